@@ -151,7 +151,7 @@ fn count_build(place: &Repository, build: Build, runner: &Path) -> Outcome<Count
     let output = program.env("PATH", path_with(runner)).limit(Duration::from_secs(20 * 60)).output()?;
     let counts: Counts = serde_json::Deserializer::from_str(output.success()?)
         .into_iter::<Value>()
-        .map(|value| counted(&value?).ok_or_else(|| Failure::new("gungraun printed something unknown")))
+        .map(|value| counted(&value?).ok_or_else(|| Failure::new("unexpected output of gungraun")))
         .map(|counted| counted.map(|(name, count)| (format!("{}{name}", build.prefix()), count)))
         .collect::<Outcome<_>>()?;
     if counts.is_empty() { Err(Failure::new("no operation was counted")) } else { Ok(counts) }
@@ -175,7 +175,7 @@ fn counted(summary: &Value) -> Option<(String, u64)> {
 /// does not matter.
 fn runner(place: &Repository) -> Outcome<PathBuf> {
     let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
-    let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;
+    let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock does not contain gungraun"))?;
     let tools = place.target.join("tools");
     let runner = tools.join("bin").join(RUNNER);
     let says = |path: &PathBuf| Some(Program::new(path).arg("--version").output().ok()?.stdout.contains(&version));

@@ -125,7 +125,7 @@ mod tests {
         let id = client.printed().trim().to_owned();
         let gone = || std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         while gone() {
-            assert!(Instant::now() < deadline, "process {id} is left");
+            assert!(Instant::now() < deadline, "process {id} is still running");
             std::thread::yield_now();
         }
     }

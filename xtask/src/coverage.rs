@@ -92,10 +92,13 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     }
     let here = crate::machine::commit(place);
     if results.commit != here || here.ends_with('+') {
-        println!("\nresults of {}; the tree is at {here}: `cargo xtask test` brings them up to date", results.commit);
+        println!(
+            "\nthe results are of {}, but the tree is at {here}: run `cargo xtask test` to update them",
+            results.commit
+        );
     }
     for (id, test) in &proofs.unknown {
-        println!("\n{test} is marked {id}, which docs/requirements.md does not have");
+        println!("\n{test} is marked {id}, which docs/requirements.md does not contain");
     }
     Ok(proofs.unknown.is_empty())
 }
@@ -136,7 +139,7 @@ impl Proofs {
         };
         let cell = self.cells.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.cells.keys().map(String::as_str).collect();
-            Failure::new(format!("no test ran in cell {name}; there are: {}", known.join(", ")))
+            Failure::new(format!("no test ran in cell {name}; cells with tests: {}", known.join(", ")))
         })?;
         Ok(ids.filter(|id| is_counted(all, id, name) && !cell.proves(id)).collect())
     }

@@ -33,12 +33,12 @@ const LINES: usize = 30;
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     if on_path("cargo-fuzz").is_none() {
         return Err(Failure::new(
-            "cargo-fuzz is not here: cargo install cargo-fuzz --locked (and a C++ compiler: g++)",
+            "cargo-fuzz is not installed: cargo install cargo-fuzz --locked (it needs a C++ compiler: g++)",
         ));
     }
     if let Some(name) = arguments.targets.iter().find(|name| !TARGETS.iter().any(|(target, _)| target == name)) {
         let known = TARGETS.map(|(target, _)| target).join(", ");
-        return Err(Failure::new(format!("there is no fuzz target {name}; there are: {known}")));
+        return Err(Failure::new(format!("unknown fuzz target {name}; the targets are {known}")));
     }
     let is_chosen = |name: &str| arguments.targets.is_empty() || arguments.targets.iter().any(|its| its == name);
     let chosen: Vec<_> = TARGETS.into_iter().filter(|(name, _)| is_chosen(name)).collect();

@@ -104,7 +104,7 @@ impl Reader {
             let of = |ending| self.tests[self.first..].iter().filter(|test| test.ending == ending).count();
             let good = of(TestEnding::Passed) + of(TestEnding::Skipped);
             if (good, of(TestEnding::Failed), of(TestEnding::Ignored)) != (passed, failed, ignored) {
-                self.unread.push(format!("{}: the lines read disagree with \"{trimmed}\"", self.program));
+                self.unread.push(format!("{}: the parsed lines do not match \"{trimmed}\"", self.program));
             }
             self.first = self.tests.len();
             self.is_open = false;

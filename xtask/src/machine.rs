@@ -28,7 +28,7 @@ pub(crate) fn description() -> Vec<String> {
 
 /// Returns the current date in the form 2026-01-31.
 pub(crate) fn date() -> String {
-    printed(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".into())
+    printed(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "unknown date".into())
 }
 
 /// Returns the commit that is checked out, followed by `+` if tracked files differ from it.
@@ -40,7 +40,8 @@ pub(crate) fn commit(place: &Repository) -> String {
 }
 
 /// Returns whether this is a run of continuous integration (`CI` is set by `.ci/run` and by the usual services). Such a
-/// run must have everything that the checks need. A check that would be skipped or weaker elsewhere fails there.
+/// run must have everything that the checks need. A check that would be skipped or weakened in another run fails in
+/// such a run.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| says_yes(&value))
 }

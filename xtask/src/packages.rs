@@ -33,7 +33,7 @@ const MIMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libmimalloc.so.2"
 
 /// The packages that `cargo xtask test` needs in addition to Rust and a C linker, each with the checks that need it.
 pub(crate) const TESTS: [(Needed, &str); 14] = [
-    (CLANG, "pindown's kernel programs and every test that watches memory by them; the C tests under AddressSanitizer"),
+    (CLANG, "pindown's kernel programs and all tests that use them; the C tests under AddressSanitizer"),
     (SANITIZERS, "the walk: the provider under AddressSanitizer and UndefinedBehaviorSanitizer"),
     (BPF_HEADERS, "the same"),
     (LIBFABRIC_HEADERS, "the libfabric provider's tests"),
@@ -85,7 +85,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     let packages: Vec<&str> = missing().map(|n| n.package).collect();
     let by_hand = format!("apt-get install -y {}", packages.join(" "));
     if !rustix::process::geteuid().is_root() || on_path("apt-get").is_none() {
-        return Err(Failure::new(format!("missing; as root: {by_hand}")));
+        return Err(Failure::new(format!("missing; run as root: {by_hand}")));
     }
     eprintln!("  installing {}", packages.join(" "));
     let apt = |arguments: &[&str]| {
@@ -101,7 +101,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     }
     match missing().next() {
         None => Ok(()),
-        Some(n) => Err(Failure::new(format!("{} brought no `{}`", n.package, n.program))),
+        Some(n) => Err(Failure::new(format!("{} was installed, but `{}` is still missing", n.package, n.program))),
     }
 }
 

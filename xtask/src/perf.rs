@@ -95,7 +95,7 @@ fn rows<T: DeserializeOwned>(text: &str) -> Outcome<Vec<T>> {
             value => found.push(serde_json::from_value(value)?),
         }
     }
-    if found.is_empty() { Err(Failure::new("it holds no row")) } else { Ok(found) }
+    if found.is_empty() { Err(Failure::new("the output contains no rows")) } else { Ok(found) }
 }
 
 impl MeasuredRow {

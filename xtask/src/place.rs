@@ -53,8 +53,8 @@ pub(crate) struct Dependency {
 
 impl Repository {
     pub(crate) fn find() -> Outcome<Self> {
-        let own =
-            std::env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| Failure::new("run me by cargo: cargo xtask ..."))?;
+        let own = std::env::var_os("CARGO_MANIFEST_DIR")
+            .ok_or_else(|| Failure::new("run this program through cargo: cargo xtask ..."))?;
         let answer = Program::cargo(Path::new(&own))
             .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
             .output()?;

@@ -242,7 +242,7 @@ impl Watch {
         drop(self.done);
         match self.thread.join() {
             Ok(true) => {
-                Err(Failure::new(format!("`{}` ran longer than {} s: ended", self.shown, self.limit.as_secs())))
+                Err(Failure::new(format!("`{}` ran longer than {} s and was killed", self.shown, self.limit.as_secs())))
             }
             _ => Ok(()),
         }

@@ -163,11 +163,11 @@ const LIMITS: &str = "\
 A limit is the speed of a minimal program that only moves the bytes. For small shared-memory messages it uses a ring
 with a mark in each direction; for copies, a memcpy of a buffer that the other core has just written; for TCP,
 non-blocking sockets with the best of several settings. For one-sided operations it makes a copy to or from a buffer
-that both map, the kernel's system call on ordinary memory of the other process (process_vm_readv, process_vm_writev),
-or a locked instruction on a word that both map. For atomic operations on ordinary memory, which only its owner can
-execute, it makes a round trip over the ring. Over TCP it makes a round trip with the bytes in one direction and 8 bytes
-in the other. The limit is measured in the same run as the figures in its row. Rows more than 25 % above their limit are
-marked.";
+that both processes map, the kernel's system call on ordinary memory of the other process (process_vm_readv,
+process_vm_writev), or a locked instruction on a word that both processes map. For atomic operations on ordinary memory,
+which only its owner can execute, it makes a round trip over the ring. Over TCP it makes a round trip with the bytes in
+one direction and 8 bytes in the other. The limit is measured in the same run as the figures in its row. Rows more than
+25 % above their limit are marked.";
 
 const RAW: &str = ". \"raw p50\" and \"raw p99\" are those of the raw API
 (`unsafe` calls), which a program in the same two processes measures alternately; \"to raw\" is the ratio of the medians.
@@ -291,7 +291,7 @@ mod tests {
         assert!(text.contains("**far**") && text.contains(" 2.00 |"), "{text}");
         assert!(text.contains("up to 50 % of the machine"), "{text}");
         assert!(text.contains("Not measured: tcp: no loopback"), "{text}");
-        assert!(text.contains("Not measured: `cargo xtask guest"), "{text}");
+        assert!(text.contains("Not measured: run `cargo xtask guest"), "{text}");
         assert!(
             text.contains("| raw p50") && text.contains(" 1.20 |") && text.contains("those of the safe API. \"raw"),
             "{text}"

@@ -50,10 +50,10 @@ fn parse(text: &str) -> Outcome<Requirements> {
     let mut all = Requirements::new();
     for (id, requirement) in text.lines().filter_map(requirement_in) {
         if all.insert(id.clone(), requirement).is_some() {
-            return Err(Failure::new(format!("docs/requirements.md has two requirements {id}")));
+            return Err(Failure::new(format!("docs/requirements.md defines {id} twice")));
         }
     }
-    if all.is_empty() { Err(Failure::new("docs/requirements.md holds no requirement")) } else { Ok(all) }
+    if all.is_empty() { Err(Failure::new("docs/requirements.md contains no requirements")) } else { Ok(all) }
 }
 
 fn requirement_in(line: &str) -> Option<(String, Requirement)> {
@@ -289,7 +289,11 @@ mod tests {
         let unknown: Vec<_> =
             marks.ids.iter().filter(|(_, ids)| ids.iter().any(|id| !known.contains_key(id))).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
-        assert!(marks.ids.len() > 500, "{} marked tests: the sources are written another way now", marks.ids.len());
+        assert!(
+            marks.ids.len() > 500,
+            "only {} marked tests were found: has the format of the sources changed?",
+            marks.ids.len()
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) struct TestResult {
 /// The results of all tests.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
-    /// The commit that was tested, with a mark if there were other changes.
+    /// The commit that was tested, followed by `+` if tracked files differed from it.
     pub(crate) commit: String,
     pub(crate) tests: Vec<TestResult>,
 }

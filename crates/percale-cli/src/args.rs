@@ -18,7 +18,7 @@ pub(crate) struct Args {
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
-    /// Show which transports, devices and limits this machine has, and why others are not available
+    /// Show which transports, devices and limits this machine has, and why a transport or device is not available
     Info {
         /// Print one JSON object for each line
         #[arg(long)]

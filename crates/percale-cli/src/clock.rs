@@ -4,7 +4,7 @@
 //! measured against the monotonic clock. Elsewhere it is the monotonic clock itself (about 20 ns). Readings are
 //! comparable only within one process.
 
-#![expect(unsafe_code, reason = "reading the time stamp counter is an intrinsic; the blocks say why it is sound")]
+#![expect(unsafe_code, reason = "reading the time stamp counter is an intrinsic; the blocks state why it is sound")]
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ impl Clock {
         }
     }
 
-    /// Returns the current time in ticks. It is read after all earlier instructions have executed and before any later
-    /// instruction begins. (Stores may still be in the store buffer.)
+    /// Returns the current time in ticks. The clock is read after all earlier instructions have executed and before any
+    /// later instruction begins. (Stores may still be in the store buffer.)
     #[inline]
     pub(crate) fn now_in_order(&self) -> u64 {
         match self.rate {

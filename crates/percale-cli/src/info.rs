@@ -1,4 +1,4 @@
-//! `percale info`: the available transports, devices and limits, and why others are not available.
+//! `percale info`: the available transports, devices and limits, and why a transport or device is not available.
 
 use comfy_table::Table;
 use percale::Info;
@@ -16,7 +16,7 @@ enum InfoLine {
     Transport {
         name: String,
         available: bool,
-        /// Why the transport is not available, or its capabilities here.
+        /// Why the transport is not available, or its capabilities on this machine.
         reason: String,
     },
     Device {
@@ -99,7 +99,9 @@ fn text(lines: &[InfoLine]) -> String {
             InfoLine::Address { advertised } => address = advertised,
         }
     }
-    format!("{transports}\n\n{devices}\n\n{limits}\n\nAn endpoint bound to any address is reached at {address}.")
+    format!(
+        "{transports}\n\n{devices}\n\n{limits}\n\nPeers reach an endpoint that is bound to any address at {address}."
+    )
 }
 
 #[cfg(test)]
@@ -116,7 +118,7 @@ mod tests {
                 available: false,
                 reason: "no driver".into(),
             },
-            InfoLine::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two a peer".into() },
+            InfoLine::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two per peer".into() },
             InfoLine::Limit { name: "locked memory".into(), value: None, meaning: "regions".into() },
             InfoLine::Address { advertised: "10.0.0.1 (the default route)".into() },
         ]);

@@ -1,4 +1,4 @@
-//! The loopback address at which processes of this machine reach each other, for IPv4 or IPv6.
+//! The loopback address at which processes of this machine connect to each other, for IPv4 or IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 

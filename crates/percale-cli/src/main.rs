@@ -1,5 +1,5 @@
-//! The command `percale`: shows the available transports and devices and why others are not available, measures speed,
-//! copies files between machines, and tests the registration cache.
+//! The command `percale`: shows the available transports and devices and why a transport or device is not available,
+//! measures speed, copies files between machines, and tests the registration cache.
 
 use std::process::ExitCode;
 

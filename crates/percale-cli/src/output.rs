@@ -20,6 +20,6 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn progress_bar(steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
-        .map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?;
+        .map_err(|error| Failure::Usage(format!("cannot show the progress bar: {error}")))?;
     Ok(bar.with_style(style))
 }

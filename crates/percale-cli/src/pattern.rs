@@ -2,7 +2,7 @@
 //!
 //! Message `index` of a round consists of 64-bit words that increase by an odd constant from a start value. The start
 //! value depends on the round, the index and the direction, so no two messages of a run have the same word at the same
-//! offset. The contents are generated and checked at the speed of memory.
+//! offset. The contents are generated and checked at memory bandwidth.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! A round as data: some hundreds or thousands of messages of one shape between the two processes.
+//! A round as data: hundreds or thousands of messages of one shape between the two processes.
 
 use serde::{Deserialize, Serialize};
 

@@ -96,7 +96,7 @@ impl MeasuredOperation {
         matches!(self.pattern(), Pattern::PingPong) || matches!(self, Self::Put)
     }
 
-    /// Returns the reason why the operation is not defined for this size, if it is not.
+    /// Returns the reason why the operation is undefined for this size, or `None` if it is defined.
     pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
         match self {
             Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("its size must be 8 bytes"),

@@ -69,7 +69,7 @@ fn notes(rows: &[Row]) -> String {
     }
     text.push_str("\nlimit: p50 of a plain program in the same run.");
     let about = [
-        ("ring", "lines of a ring in shared memory, 8 bytes and a mark each (more: a copy in, a copy out)"),
+        ("ring", "lines of a ring in shared memory, 8 bytes and a mark each (longer messages: a copy in, a copy out)"),
         ("copy", "one processor copies a buffer that the other has written, or will read"),
         ("kernel", "one system call copies from or to the other process (process_vm_readv, process_vm_writev)"),
         ("word", "one locked instruction on a word in shared memory"),

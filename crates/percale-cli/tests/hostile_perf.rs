@@ -97,8 +97,8 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         ("a line that is too long", vec![vec![b'['; 200_000]]),
         ("another host's address", vec![open(messages.clone(), "127.0.0.2:7")]),
         ("no address", vec![open(messages.clone(), "nowhere")]),
-        ("a round of what is not open", vec![round(&messages, 1, 1, 0)]),
-        ("a round before it is prepared", vec![open(messages.clone(), &here), round(&messages, 1, 1, 0)]),
+        ("a round without an open session", vec![round(&messages, 1, 1, 0)]),
+        ("a round without preparation", vec![open(messages.clone(), &here), round(&messages, 1, 1, 0)]),
         ("an unexpected proof", vec![line(&json!({"Prove": {"nonce": vec![0; 16], "proof": vec![0; 32]}}))]),
     ];
     for kind in [json!("Ring"), json!("Copy"), json!("Twice"), json!("Sockets"), json!({"Access": "Kernel"})] {
@@ -120,7 +120,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         (&messages, "tagged-rate", 1 << 40, "ordinary"),
     ] {
         let lines = vec![open(kind.clone(), &here), prepare(kind, op, bytes, memory), round(kind, 4, 1, 0)];
-        odd.push(("a shape that there is not", lines));
+        odd.push(("an invalid message size or memory kind", lines));
     }
     for (count, batch, setting) in [(u64::MAX, 1, 0), (0, 1, 0), (1, u64::MAX, 0), (1, 1, 9)] {
         for (kind, op) in [
@@ -132,7 +132,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         ] {
             let lines =
                 vec![open(kind.clone(), &here), prepare(kind, op, 8, "ordinary"), round(kind, count, batch, setting)];
-            odd.push(("a round that there is not", lines));
+            odd.push(("an invalid round", lines));
         }
     }
     let open_and_silent =
@@ -150,7 +150,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
 #[test]
 fn invalid_requests_do_not_prevent_a_measurement() {
     let listening = Listening::start(&[]);
-    assert!(listening.measures(&[]), "an honest measurement fails before there are strangers");
+    assert!(listening.measures(&[]), "a valid measurement fails before any invalid request");
     let mut attempts = 0;
     for (what, lines) in odd() {
         let (stranger, received) = listening.stranger(&lines);
@@ -193,6 +193,6 @@ fn authorization_key_excludes_clients_without_it() {
     }
     assert!(listening.measures(&["--authorization-key", &right]));
     let open = Listening::start(&[]);
-    assert!(!open.measures(&["--authorization-key", &right]), "a side with a key measures with one that has none");
+    assert!(!open.measures(&["--authorization-key", &right]), "a side with a key measures with a side without a key");
     std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -42,7 +42,7 @@ fn queueing_chains_and_stores_are_measured_with_their_limits() {
         assert_eq!(line["p50_ns"].is_number() && line["ratio"].is_number(), has_limit, "{line}");
         assert_eq!(line["count"].as_u64().unwrap() > 0, line["reason"].is_null(), "{line}");
     }
-    for (begins, limit) in [("queue", "a push"), ("fire it, all", "a call"), ("fire it, one", "a call")] {
+    for (begins, limit) in [("queue", "a push"), ("fire all", "a call"), ("fire one", "a call")] {
         let found = of(&lines, begins);
         let wanted = [("upward", 10), ("random", 10), ("upward", 100), ("random", 100)];
         let rows = found.iter().map(|line| (line["thresholds"].as_str().unwrap(), line["queued"].as_u64().unwrap()));

@@ -10,13 +10,14 @@
 //! The bounds are traits of `fabric.rs`. The test runs on each transport for which `fabric.rs` implements all of them.
 //! The following items look like tests and would not run, so they are build errors:
 //!
-//! 1. a public function of another form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler reports
-//!    unused ones);
-//! 2. a function in the form of a test that is not public;
-//! 3. a test with bounds that no transport meets;
+//! 1. a public function of a different form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler
+//!    reports unused ones);
+//! 2. a function that has the form of a test but is not public;
+//! 3. a test with bounds that no transport satisfies;
 //! 4. modules, attributes and macros that could hide tests from this search.
 //!
-//! The tests of a file that `suite` does not declare as a module are registered, too, so the test program does not compile.
+//! The tests of a file that `suite` does not declare as a module are registered, too, so the test program does not
+//! compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +25,7 @@ use std::path::Path;
 
 use syn::{Attribute, GenericParam, Item, ItemFn, ItemImpl, ReturnType, Safety, Type, TypeParamBound, Visibility};
 
-/// The trait by which a test is registered in the program `device`.
+/// The bound that registers a test in the program `device`.
 const DEVICES: &str = "Devices";
 
 /// A file of the suite.
@@ -55,7 +56,7 @@ pub(crate) struct Test {
     pub(crate) path: String,
     /// The function's name.
     pub(crate) name: String,
-    /// The traits that a transport must have to run the test.
+    /// The traits that a transport must implement to run the test.
     pub(crate) needs: BTreeSet<String>,
 }
 
@@ -154,8 +155,8 @@ pub(crate) fn tests(sources: &[Source], transports: &Transports) -> Result<Vec<T
     if errors.is_empty() { Ok(tests) } else { Err(errors) }
 }
 
-/// Returns the test if this item is one. If the item looks like a test and would not run, returns its name (`fn name`,
-/// `mod name`, `name!`) and the reason.
+/// Returns the test if this item is a test. If the item looks like a test but would not run, returns an error with its
+/// name (`fn name`, `mod name`, `name!`) and the reason.
 fn test(module: &[String], item: &Item) -> Result<Option<Test>, (String, &'static str)> {
     match item {
         Item::Fn(function) => {
@@ -190,7 +191,7 @@ fn function_test(module: &[String], function: &ItemFn) -> Result<Option<Test>, &
         };
     };
     if !public {
-        return Err("this has the form of a test, and would not run: make it `pub`");
+        return Err("this looks like a test but would not run: make it `pub`");
     }
     if !function.attrs.iter().all(is_neutral) {
         return Err("a test has no other attributes than documentation and lints");
@@ -221,7 +222,7 @@ fn needs(function: &ItemFn) -> Option<BTreeSet<String>> {
     needs.collect::<Option<BTreeSet<_>>>().filter(|needs| !needs.is_empty())
 }
 
-/// Returns whether the attribute does not change the item. Documentation and lints do not.
+/// Returns whether the attribute leaves the item unchanged, as documentation and lint attributes do.
 fn is_neutral(attribute: &Attribute) -> bool {
     ["doc", "expect", "allow"].iter().any(|name| attribute.path().is_ident(name))
 }

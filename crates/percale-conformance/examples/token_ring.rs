@@ -9,8 +9,8 @@
 //! * *many*: one hop in a ring of `--processes` processes that share two processors, pinned to neither of them;
 //! * *two*: one hop of the same program with two processes, each on a processor of its own;
 //! * *switch*: one context switch. Two processes on one processor exchange a byte over two pipes, and half of a round
-//!   trip is reported. It includes the calls that such a switch needs (a write that wakes, a read that sleeps), and
-//!   nothing is subtracted.
+//!   trip is reported. It includes the calls that such a switch needs (a write that wakes the other process, and a read
+//!   that sleeps). Nothing is subtracted.
 //!
 //! A ring without overhead takes about `two + switch` for a hop: the message, and the switch to the process that
 //! receives it. The ratio compares percale's blocking waits with this minimum. Every hop verifies the token, which

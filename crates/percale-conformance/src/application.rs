@@ -1,7 +1,7 @@
 //! Driver calls that an application makes itself, as programs that use a device do: synchronous copies. Also reads the
 //! counters of the test double.
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are valid")]
+#![expect(unsafe_code, reason = "calls the driver; each block states why its arguments are valid")]
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -30,8 +30,8 @@ macro_rules! call {
     ($name:literal, ($($type:ty),*), $($argument:expr),*) => {{
         // SAFETY: the driver's function of this name has this type.
         let found = unsafe { library().get::<unsafe extern "C" fn($($type),*) -> c_int>($name.as_bytes()) };
-        // SAFETY: the arguments are room for results, handles that the library returned, and memory that the caller
-        // keeps.
+        // SAFETY: the arguments are pointers to space for results, handles that the library returned, and memory that
+        // the caller keeps valid.
         let code = unsafe { found.expect($name)($($argument),*) };
         assert_eq!(code, 0, $name);
     }};

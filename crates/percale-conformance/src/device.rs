@@ -6,7 +6,10 @@
 //! which is compiled here. With the double, each test runs once with each kind of device memory ([`POOLS`]). Each test
 //! prints which driver it ran on.
 
-#![expect(unsafe_code, reason = "calls the driver to copy, allocate and free; each block says why the memory is valid")]
+#![expect(
+    unsafe_code,
+    reason = "calls the driver to copy, allocate and free; each block states why the memory is valid"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -46,7 +49,7 @@ fn double(directory: &Path) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-/// Returns the environment variable that a process with a driver needs. Returns `None` if there is a device or if the
+/// Returns the environment variable that a process needs to use a driver. Returns `None` if there is a device or if the
 /// environment names a driver. Otherwise the variable names the test double, which is compiled into this directory.
 ///
 /// # Panics
@@ -58,8 +61,8 @@ pub fn driver_for(directory: &str) -> Option<(&'static str, PathBuf)> {
     missing.then(|| (LIBRARY, double(Path::new(directory))))
 }
 
-/// Runs the calling test, which has the name of its thread, in a separate process with a driver. The test double is
-/// compiled into `directory`.
+/// Runs the calling test in a separate process with a driver. The name of the current thread must be the name of the
+/// test. The test double is compiled into `directory`.
 ///
 /// # Panics
 /// Panics if the test fails there.
@@ -84,8 +87,8 @@ pub fn run(directory: &str, test: fn()) {
     }
 }
 
-/// Runs the calling test on the double, even if the machine has a device. Each of these sets of variables has a
-/// separate run, in a separate process. The double is compiled into `directory`.
+/// Runs the calling test on the double, even if the machine has a device. The test runs once with each of these sets of
+/// variables, each time in a separate process. The double is compiled into `directory`.
 ///
 /// # Panics
 /// Panics if the test fails there.
@@ -208,7 +211,11 @@ impl DeviceMemory {
     /// # Panics
     /// Panics if the driver reports an error, or if the other memory is not pinned.
     pub fn copy_to_pinned(&self, host: Self) {
-        assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
+        assert_eq!(
+            (host.kind, host.segment.len()),
+            (Kind::Pinned, self.segment.len()),
+            "pinned memory of the same length"
+        );
         self.copy_segment(CopyWay::ToHost, host.segment);
     }
 
@@ -217,7 +224,11 @@ impl DeviceMemory {
     /// # Panics
     /// Panics in the same cases as [`Self::copy_to_pinned`].
     pub fn copy_from_pinned(&self, host: Self) {
-        assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
+        assert_eq!(
+            (host.kind, host.segment.len()),
+            (Kind::Pinned, self.segment.len()),
+            "pinned memory of the same length"
+        );
         self.copy_segment(CopyWay::ToDevice, host.segment);
     }
 
@@ -235,7 +246,7 @@ impl DeviceMemory {
         copy_to_device(self.ordinal, self.segment, bytes);
     }
 
-    /// Returns the address if the CPU can access the memory.
+    /// Returns the address of memory that the CPU can access. Panics if the CPU cannot access it.
     fn in_reach(&self) -> *mut u8 {
         assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the CPU cannot access {:?} memory", self.kind);
         self.segment.as_ptr()

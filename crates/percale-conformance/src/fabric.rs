@@ -1,8 +1,8 @@
 //! The transports under test. Each has a function that opens its domains.
 //!
-//! The other traits state the capabilities of a transport. A test of the suite runs on each transport that has the
-//! traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in this
-//! file.
+//! The other traits state the capabilities of a transport. A test of the suite runs on each transport that implements
+//! the traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in
+//! this file.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -10,7 +10,7 @@ use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
 use percale::{Domain, Info, TransportKind, Trust};
 
-/// A transport under test. Each value is a separate world: endpoints of different worlds need not reach each other.
+/// A transport under test. Endpoints of two different values may be unable to reach each other.
 pub trait Fabric: Sized {
     /// The name of the transport, as in `PERCALE_TRANSPORT`.
     const NAME: &'static str;
@@ -21,7 +21,7 @@ pub trait Fabric: Sized {
     /// The length of a message that is long for this transport.
     const BULK: usize = 1 << 20;
 
-    /// Makes a new world. Everything random in it follows from the seed.
+    /// Creates a transport. All its random choices follow from the seed.
     fn new(seed: u64) -> Self;
 
     /// Opens a domain after `adjust` has changed its builder.
@@ -35,7 +35,8 @@ pub trait Fabric: Sized {
     /// Advances the time of a simulated network.
     fn tick(&self) {}
 
-    /// Returns the reason why this machine does not have the transport, if it does not. Its tests are skipped then.
+    /// Returns the reason why this machine lacks the transport, or `None` if it has the transport. Tests of a missing
+    /// transport are skipped.
     fn missing() -> Option<String> {
         None
     }

@@ -1,6 +1,6 @@
 //! A device program in text form, which the driver compiles. No toolkit is needed.
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are valid")]
+#![expect(unsafe_code, reason = "calls the driver; each block states why its arguments are valid")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -71,7 +71,7 @@ impl Store {
                 // SAFETY: the driver's function of this name has this type.
                 let found = unsafe { library.get::<unsafe extern "C" fn($($type),*) -> c_int>($name.as_bytes()) };
                 let found = found.expect($name);
-                // SAFETY: there is room for the results, and the handles were returned by the driver.
+                // SAFETY: the pointers refer to space for the results, and the handles were returned by the driver.
                 good($name, unsafe { found($($argument),*) });
             }};
         }

@@ -4,7 +4,10 @@
 //! Therefore a test that posts a raw operation need not ensure the lifetime of its memory. The memory is accessed only
 //! through its pointer, by the thread that drives the endpoints.
 
-#![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
+#![expect(
+    unsafe_code,
+    reason = "reads and writes memory that is lent to operations; each block states why it is valid"
+)]
 
 use std::marker::PhantomData;
 
@@ -143,7 +146,7 @@ impl Memory {
     /// # Panics
     /// Panics if the memory is shorter than `to`.
     pub fn read_into(&self, to: &mut [u8]) {
-        assert!(to.len() <= self.len(), "the memory has so many bytes");
+        assert!(to.len() <= self.len(), "the destination is longer than the memory");
         // SAFETY: the segment belongs to this value and is never freed, and `to` does not overlap it.
         unsafe { std::ptr::copy_nonoverlapping(self.segment.as_ptr(), to.as_mut_ptr(), to.len()) };
     }

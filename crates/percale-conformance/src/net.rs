@@ -16,7 +16,7 @@ use crate::watchdog::Watchdog;
 /// A listener, and endpoints that are driven together.
 #[derive(Debug)]
 pub struct Net<F: Fabric> {
-    /// The world of the endpoints.
+    /// The transport of the endpoints.
     pub fabric: F,
     /// The domain of the endpoints.
     pub domain: Domain,

@@ -1,7 +1,8 @@
 //! Endpoints of helper processes, and the roles of those processes.
 //!
 //! A role receives its transport (`shm`, `tcp`, `any`) and, if needed, the address to bind to and the addresses of its
-//! peers. It first sends its address to the test. A helper fails when it detects an error. Its test detects this.
+//! peers. It first sends its address to the test. A helper fails when it detects an error, and its test detects the
+//! failure.
 
 use std::time::{Duration, Instant};
 

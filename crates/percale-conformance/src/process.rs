@@ -32,7 +32,7 @@ pub fn play(roles: &[(&str, fn())]) {
 
 /// Copies a program to a file that is executed later. Another process makes the copy. If this process had the copy open
 /// for writing, a child that another thread starts at the same time would inherit the descriptor, and the copy could
-/// not be executed as long as the child has it ("Text file busy").
+/// not be executed until the child closes it ("Text file busy").
 ///
 /// # Errors
 /// Fails if `cp` cannot be started or fails.
@@ -116,7 +116,7 @@ impl Helper {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         adjust(&mut command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{program:?} in the role {role}: {error}"));
-        let out = child.stdout.take().expect("its output is piped");
+        let out = child.stdout.take().expect("the output is piped");
         let (received, lines) = channel();
         let listen = move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {

@@ -109,8 +109,8 @@ fn a_test_runs_on_each_transport_with_its_bounds() {
 #[test]
 fn test_like_function_that_would_not_run_is_rejected() {
     for (text, reason) in [
-        ("fn one<F: Fabric>() {}", "fn one: this has the form of a test, and would not run"),
-        ("pub(super) fn one<F: Fabric>() {}", "fn one: this has the form of a test, and would not run"),
+        ("fn one<F: Fabric>() {}", "fn one: this looks like a test but would not run"),
+        ("pub(super) fn one<F: Fabric>() {}", "fn one: this looks like a test but would not run"),
         ("pub fn one<F: Fabric>(count: usize) {}", "fn one: a public function is a test"),
         ("pub fn one<F: Fabric>() -> usize { 1 }", "fn one: a public function is a test"),
         ("pub fn one<F>() where F: Fabric {}", "fn one: a public function is a test"),

@@ -16,8 +16,8 @@ use crate::watchdog::{TEST_TIMEOUT, Watchdog};
 /// The tag of tokens.
 const TAG: u64 = 0x70c3;
 
-/// The minimum number of hops before the measurement. After them all connections are established, and every process has
-/// adapted to the number of busy processors.
+/// The minimum number of hops before the measurement. After these hops all connections are established, and every
+/// process has adapted to the number of busy processors.
 const WARM: u64 = 2000;
 
 /// Returns the processors that this thread may use.
@@ -63,7 +63,7 @@ pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Ve
 /// Returns the time of one hop of a ring in nanoseconds.
 #[must_use]
 pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
-    let _watchdog = Watchdog::new(&format!("a token's way round {processes} processes"));
+    let _watchdog = Watchdog::new(&format!("a token ring of {processes} processes"));
     let all = start(processes, hops, place);
     end(all)
 }
@@ -191,7 +191,7 @@ pub fn switch() {
     let child = rustix::process::Pid::from_raw(child);
     let (_, status) = rustix::process::waitpid(child, rustix::process::WaitOptions::empty())
         .expect("the child ends")
-        .expect("its status");
+        .expect("the child's status");
     assert_eq!(status.exit_status(), Some(0), "the child's end");
     print_line(&took.to_string());
 }
@@ -204,8 +204,9 @@ pub fn switch() {
 pub fn processor_ms(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let of = |thread: std::io::Result<std::fs::DirEntry>| {
-        let text = std::fs::read_to_string(thread.expect("a thread").path().join("schedstat")).expect("its times");
-        text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds come first") / 1e6
+        let text =
+            std::fs::read_to_string(thread.expect("a thread").path().join("schedstat")).expect("the thread's times");
+        text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("the first field is in nanoseconds") / 1e6
     };
     threads.map(of).sum()
 }

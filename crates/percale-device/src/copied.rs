@@ -73,7 +73,7 @@ impl Pieces {
         self.first().map(|device| pinned(device.driver(), memory.len())).transpose()
     }
 
-    /// Copies between the memory and memory of the host, as many bytes as the shorter of the two has.
+    /// Copies bytes between this memory and memory of the host, until the shorter of the two ends.
     pub fn copy(&self, memory: &Segments, host: Segment, way: CopyWay) -> Result<(), DeviceError> {
         let mut at = 0;
         for (piece, device) in memory.as_slice().iter().zip(self.0) {
@@ -100,7 +100,7 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: CopyWay) -> Resu
     let mut result = Ok(());
     for offset in (0..here.len()).step_by(STEP) {
         let (there, here) = (there.slice(offset, STEP), here.slice(offset, STEP));
-        // SAFETY: both are lent to the operation that copies, and this function waits for each copy below.
+        // SAFETY: both memories are lent to this operation, and this function waits for each copy below.
         match unsafe { begin_one(device, there, here, way) } {
             Ok(copies) => {
                 if let Some(before) = before.replace(copies) {

@@ -109,7 +109,7 @@ pub type Copy = (CopyWay, Segment, Segment);
 /// waits for them ([`settle`](Self::settle)).
 ///
 /// # Safety
-/// Implementations access only the memory of the copies that they are given, and do not access it after
+/// Implementations access only the memory of the copies that are passed to them, and do not access it after
 /// [`finish`](Self::finish).
 #[expect(unsafe_code, reason = "devices write memory; each unsafe method states its requirements")]
 pub unsafe trait Driver: Debug + Send + Sync {

@@ -20,9 +20,9 @@ const RIGHTS: Access = Access::LOCAL_WRITE;
 /// The maximum number of bytes of one transfer. A fixed buffer can have 1 GiB, in whole pages.
 const MOST_BYTES: usize = 1 << 29;
 
-/// Reads and writes files and sockets from any memory of this process. The first transfer pins the memory, and later
-/// transfers find it again as long as it is the same memory. `Domain::fixed_buffers` of percale opens it. Clones are
-/// handles to the same object.
+/// Reads and writes files and sockets from any memory of this process. The first transfer pins the memory. Later
+/// transfers use the pinned memory again, until other memory is mapped at its addresses. `Domain::fixed_buffers` of
+/// percale opens it. Clones are handles to the same object.
 ///
 /// Memory that the kernel does not pin is transferred by ordinary operations, which [`Self::ordinary_transfers`]
 /// counts. This applies to memory that this process may not write, to most kinds of mapped files, and to memory beyond

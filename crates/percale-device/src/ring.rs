@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, squeue};
 
-/// The capacity for operations that are pushed and not yet submitted. One would be sufficient, because both happen
-/// under one lock.
+/// The capacity for operations that are pushed and not yet submitted. A capacity of one would be sufficient, because
+/// each operation is pushed and submitted under one lock.
 const PUSHED: u32 = 4;
 
 /// The number of completions that fit in the ring before the kernel queues them internally.

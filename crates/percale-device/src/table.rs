@@ -42,8 +42,8 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 struct Table {
     /// A number that is unique among the tables of this process.
     number: u64,
-    /// The only process that may use the ring. Its queues are memory that is shared with the kernel, and that a forked
-    /// child would share too.
+    /// The only process that may use the ring. The queues of the ring are memory that is shared with the kernel. A
+    /// forked child would share it too.
     process: Process,
     ring: IoRing,
     free: Mutex<Vec<u32>>,

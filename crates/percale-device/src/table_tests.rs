@@ -68,7 +68,7 @@ fn forked_child_cannot_use_the_parent_table() {
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
         return println!("skipped: no memory can be pinned");
     };
-    // Simulates that another thread of the parent is in the table.
+    // Simulates another thread of the parent that holds the lock of the table.
     let locked = table.free();
     let slot = number(&pinned);
     assert!(in_a_child(|| {

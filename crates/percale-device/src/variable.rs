@@ -279,7 +279,7 @@ mod tests {
         other.write();
         drop((kept, other));
         let places: Vec<_> = (0..PLACES).map(|_| Variables::take(&all)).collect();
-        let again = places.iter().find(|variable| variable.address() == address).expect("the place serves again");
+        let again = places.iter().find(|variable| variable.address() == address).expect("the place is available again");
         assert!(!again.is_written() && again.value() > value);
         assert_eq!(all.lock().unwrap().places.len(), 0);
     }

@@ -1,9 +1,9 @@
-//! Calls of the application's code that the library defers until it holds no lock and has not borrowed an engine.
+//! Calls of application code that the library defers until it holds no lock and has not borrowed an engine.
 //!
-//! Wakers are code of the application. A waker, or its destructor, may call the library, drop values that it owns, or
-//! panic. So code that finds, under a lock, that a task must be woken up records this here, and the caller runs the
-//! records after unlocking. A panic is caught at the call that caused it. The other records are still run, and the
-//! caller continues.
+//! Wakers are application code. A waker, or its destructor, may call the library, drop values that it owns, or panic.
+//! So code that finds, under a lock, that a task must be woken up records this here, and the caller runs the records
+//! after unlocking. A panic is caught at the call that caused it. The other records are still run, and the caller
+//! continues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -96,13 +96,13 @@ pub fn discard<T>(value: T) {
     contained("a destructor panicked", || drop(value));
 }
 
-/// Runs code of the application, and returns its result. A panic is caught and logged.
+/// Runs application code, and returns its result. A panic is caught and logged.
 pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
     let payload = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => return Some(result),
         Err(payload) => payload,
     };
-    // The payload's destructor and the log subscriber are code of the application too.
+    // The payload's destructor and the log subscriber are application code too.
     for last in [
         catch_unwind(AssertUnwindSafe(|| drop(payload))),
         catch_unwind(|| tracing::error!("{what}; the panic was caught and is ignored")),

@@ -1,10 +1,10 @@
-//! Log events of code that runs under a lock, or in a thread for which others wait. They are emitted later, after the
-//! lock is released or by another thread.
+//! Log events of code that runs under a lock, or in a thread for which other threads wait. They are emitted later,
+//! after the lock is released or by another thread.
 //!
-//! A subscriber of `tracing` is code of the application: it may call the library, and it may panic. Code that may run
-//! while an engine is borrowed or locked, or while a table is being changed, therefore records its events with
-//! [`later!`]. [`flush`] emits them at the end of every call of an endpoint, and when a thread ends. Before that, not
-//! even the subscriber's filter is called. A panic of the subscriber is caught at the event that caused it.
+//! A subscriber of `tracing` is application code: it may call the library, and it may panic. Code that may run while an
+//! engine is borrowed or locked, or while a table is being changed, therefore records its events with [`later!`].
+//! [`flush`] emits them at the end of every call of an endpoint, and when a thread ends. Before that, not even the
+//! subscriber's filter is called. A panic of the subscriber is caught at the event that caused it.
 //!
 //! Threads of the library that make connections or wake up tasks do not emit events: a subscriber that sends its
 //! records through the library would wait for work that only such a thread does. Such a thread calls

@@ -7,8 +7,7 @@
 //! * [`system`]: functions of the operating system that every module needs
 //! * [`types`]: plain types that modules of all layers use
 //! * [`table`]: values identified by numbers that may be passed to other code
-//! * [`deferred_actions`], [`mod@later`]: calls of the application's code, and log events, that wait until no lock is
-//!   held
+//! * [`deferred_actions`], [`mod@later`]: calls of application code, and log events, that wait until no lock is held
 //! * [`sync`]: the switch between the standard library's atomics and loom's
 //! * [`debug`]: `Debug` of public types
 //!

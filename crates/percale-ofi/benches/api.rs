@@ -1,7 +1,7 @@
-//! Measures the cost of libfabric's API over percale's raw calls: tagged messages of 8 bytes between two endpoints over
-//! shared memory. One thread drives both endpoints, so that the result does not depend on the scheduler. The C program
-//! (`tests/c/cost/api.c`) and its equivalent here run alternately in one process, and the result is the difference of
-//! each pair of runs.
+//! Measures the cost of libfabric's API in addition to that of percale's raw calls: tagged messages of 8 bytes between
+//! two endpoints over shared memory. One thread drives both endpoints, so that the result does not depend on the
+//! scheduler. The C program (`tests/c/cost/api.c`) and its equivalent here run alternately in one process, and the
+//! result is the difference of each pair of runs.
 //!
 //! Run it with `cargo bench -p percale-ofi`. With valgrind it also prints the instructions per message. Times are
 //! printed but not checked.
@@ -54,7 +54,7 @@ fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     let name = CString::new(name).expect("a plain name");
     // SAFETY: the library is open, and the name ends with a zero byte.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    assert!(!found.is_null(), "{name:?} is not there");
+    assert!(!found.is_null(), "the library has no symbol {name:?}");
     found
 }
 
@@ -156,7 +156,7 @@ fn main() {
         turn(100);
         return counted(turn, rounds);
     }
-    let Some(library) = make() else { return println!("libfabric's headers, or a C compiler, are not here") };
+    let Some(library) = make() else { return println!("libfabric's headers or a C compiler are not installed") };
     // libfabric reads FI_PROVIDER_PATH at its first call. This program starts itself again with the variable set.
     if env::var_os("FI_PROVIDER_PATH").is_none_or(|path| Some(&*path) != library.parent().map(Path::as_os_str)) {
         let again = Command::new(env::current_exe().expect("the name of this program"))

@@ -11,8 +11,8 @@
  * FI_MR_CACHE_MAX_COUNT and FI_MR_CACHE_MONITOR (percale's docs/libfabric.md). The program may report memory changes to the
  * cache itself, which is not possible with fi_open("mr_cache"), because libfabric does not pass that monitor to providers.
  *
- * pindown.h documents the pindown structures and functions. No library must be linked, because the functions are in a
- * table.
+ * pindown.h documents the pindown structures and functions. The program need not be linked with any library for this,
+ * because the functions are in a table.
  */
 #ifndef PERCALE_FI_EXT_H
 #define PERCALE_FI_EXT_H

@@ -24,7 +24,7 @@ pub(crate) unsafe fn read(call: &str, from: *const u8, size: usize) -> Result<Op
     if from.is_null() || size > KEY_LIMIT {
         log::warning!(
             FI_LOG_DOMAIN,
-            "{call}: an authorization key has up to {KEY_LIMIT} bytes, not {size}, and is not null"
+            "{call}: an authorization key must not be null and has at most {KEY_LIMIT} bytes, not {size}"
         );
         return Err(libc::EINVAL);
     }

@@ -54,7 +54,8 @@ pub(crate) struct DomainShared {
     region_sleepers: RwLock<Vec<Weak<Sleeper>>>,
 }
 
-/// A counter that was opened for threads to sleep on. The counter object holds this until it is closed.
+/// A counter that was opened for threads to sleep on. The counter's object holds a reference to this value until the
+/// counter is closed.
 #[derive(Debug)]
 pub(crate) struct Sleeper(pub(crate) Counter);
 

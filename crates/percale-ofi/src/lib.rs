@@ -19,7 +19,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "libfabric is a C interface: callers give pointers, and objects are handed out as pointers"
+    reason = "libfabric is a C interface: callers pass pointers, and objects are returned as pointers"
 )]
 #![allow(
     clippy::multiple_unsafe_ops_per_block,

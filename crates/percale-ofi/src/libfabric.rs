@@ -2,8 +2,8 @@
 //!
 //! The provider is not linked with libfabric. An import would bind the oldest version of a symbol, and a symbol that is
 //! missing in the running libfabric would prevent it from loading the provider, without an error message. A process may
-//! have loaded libfabric in its global scope, under another name, or privately inside a Python wheel. The search uses
-//! that order. Without a loaded libfabric (in unit tests), all fields are `None`.
+//! have loaded libfabric in its global scope, under another name, or privately inside a Python wheel. The search
+//! follows this order. Without a loaded libfabric (in unit tests), all fields are `None`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
-//! Messages to libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). The reason of a rejected call is logged at level
+//! Messages to libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). The reason for a rejection is logged at level
 //! FI_LOG_WARN, unless the error code alone explains it.
 //!
-//! A message begins with the object and the call: `getinfo: no answer: ...`. It is formatted only if the log accepts
+//! A message begins with the object and the call: `getinfo: no match: ...`. It is formatted only if the log accepts
 //! it.
 
 use std::ffi::{CStr, CString};

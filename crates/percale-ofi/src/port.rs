@@ -73,7 +73,7 @@ impl Port {
         self.shared.get().unwrap_or_else(|| std::process::abort())
     }
 
-    /// Adds a lock to the endpoint. From now on other threads than the client's may drive it.
+    /// Adds a lock to the endpoint. From now on threads other than the client's may drive it.
     pub(crate) fn share(&self) -> Result<&SharedEndpoint, isize> {
         if let Some(shared) = self.shared.get() {
             return Ok(shared);

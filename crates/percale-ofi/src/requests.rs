@@ -213,7 +213,7 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(60);
         let mut handle = None;
         loop {
-            assert!(Instant::now() < until, "the request did not come, or was not rejected");
+            assert!(Instant::now() < until, "the request did not arrive, or was not rejected");
             _ = listener.progress();
             client.progress();
             if let Some(Event::ConnectionRequest(request)) = events.read() {

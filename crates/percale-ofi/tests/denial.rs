@@ -18,7 +18,7 @@ struct Made {
     provider: PathBuf,
 }
 
-/// Returns the program, which is compiled once for all tests. Returns `None` without libfabric's headers.
+/// Returns the program, which is compiled once for all tests. Returns `None` if libfabric's headers are missing.
 fn made() -> Option<&'static Made> {
     static MADE: OnceLock<Made> = OnceLock::new();
     has_headers().then(|| MADE.get_or_init(make))
@@ -127,7 +127,7 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Optio
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = peer();
     let other = peer.receive_line(&clock);
-    let own = address_of(&other).expect("no call of the peer is rejected");
+    let own = address_of(&other).expect("no call of the peer is denied");
     clock = Clock::start();
     denied.tell(&own);
     peer.tell(&address);
@@ -142,13 +142,13 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Optio
     (a, Some(b), clock.elapsed())
 }
 
-/// Returns whether the process with the rejected call cannot name the call in this error:
+/// Returns whether this error of the process with the rejected call cannot name the call, for one of these reasons:
 ///
 /// - the dynamic loader needs the call, so libfabric has no provider;
 /// - a peer's access to a region of the process failed with the error of that access, and the peer ended.
 fn is_named_elsewhere(line: &str) -> bool {
     let is_loaded = line.contains("percale_fi::provider()");
-    let of_an_access = line.contains("the region's memory cannot be read or written there");
+    let of_an_access = line.contains("the region's memory is not accessible at the target");
     line.contains(denial::UNNAMED) && (!is_loaded || of_an_access)
 }
 
@@ -158,7 +158,7 @@ fn denied_system_call_gives_a_result_or_an_error() {
     let _watchdog =
         watchdog::Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
     let Some(made) = made() else {
-        return skipped("refused system calls", "libfabric's headers are not here (libfabric-dev)");
+        return skipped("refused system calls", "libfabric's headers are not installed (libfabric-dev)");
     };
     let cases = denial::cases();
     let (wrong, ways) = denial::run_all(&cases, |case| run(made, case));
@@ -173,7 +173,7 @@ fn denied_system_call_gives_a_result_or_an_error() {
 fn address_space_limit_gives_a_result_or_an_error() {
     let _watchdog = watchdog::Watchdog::within("no more address space", Duration::from_secs(600));
     let Some(made) = made() else {
-        return skipped("no more address space", "libfabric's headers are not here (libfabric-dev)");
+        return skipped("no more address space", "libfabric's headers are not installed (libfabric-dev)");
     };
     let (mut wrong, mut bound) = (Vec::new(), 0);
     for transport in denial::TRANSPORTS {

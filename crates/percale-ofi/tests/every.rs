@@ -67,7 +67,7 @@ fn run(what: &str, way: RunOptions, before: &[&str]) {
 fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
-        return skipped(what, "libfabric's headers are not here (libfabric-dev)");
+        return skipped(what, "libfabric's headers are not installed (libfabric-dev)");
     }
     let made = MADE.get_or_init(make);
     let mut command = match before {
@@ -130,7 +130,7 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, befor
     let good = status.is_some_and(|status| status.success());
     assert!(good, "{what} ended with {status:?}:\n{}", findings(&printed));
     let well = printed.lines().filter(|line| line.starts_with("ok ")).count();
-    assert!(well >= least, "too little was done:\n{printed}");
+    assert!(well >= least, "too few checks succeeded:\n{printed}");
 }
 
 /// Returns the output of the program without the lines of passed groups.
@@ -246,7 +246,7 @@ macro_rules! others {
         /// Requirements: TRIG-001.
         #[test]
         fn refused_triggers_pass_from_c() {
-            crate::run_part("what is refused", Some("refused"), 1, $way, &[]);
+            crate::run_part("rejected triggers", Some("refused"), 1, $way, &[]);
         }
 
         /// Requirements: TRIG-002, TRIG-003, TRIG-005, TRIG-006, TRIG-009, TRIG-010, TRIG-011, TRIG-012,

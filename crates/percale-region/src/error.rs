@@ -97,7 +97,7 @@ pub enum CloseError<R> {
     #[error("timeout: a peer has not finished its access to the memory (is it stopped?); try again later")]
     Busy(R),
     /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.
-    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
+    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then try again")]
     Windows(R),
     /// The process is a forked child of the process that opened the domain. Only the parent can close or change the
     /// region or window.

@@ -4,9 +4,8 @@
 //! Like closing, disabling waits for peers that are in the middle of an access. A region that was disabled and enabled
 //! again is in the table as a new [`Registered`] with a new pin and without grants, so all earlier grants are void.
 //!
-//! Invariant: an access to the memory that may still be in progress although its grant, or the whole region, was
-//! revoked is in `HandleDetails::ending`. Nothing but its end removes it there, and the memory is not given back
-//! before.
+//! Invariant: a revocation of grants, or of the whole region, is in `HandleDetails::ending` as long as an access that
+//! began before it may be in progress. The memory is not released before that access has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +37,8 @@ struct HandleDetails {
     /// The endpoints through which accesses may arrive while the region is enabled.
     through: AccessScope,
     /// The revocations that have not completed: of grants that were made before the region had its counters, of the
-    /// region before it was disabled, and of the region that is being closed. The newest follows the earlier ones.
+    /// region before it was disabled, and of the region that is being closed. The newest revocation completes after the
+    /// earlier ones.
     ending: Option<Revocation>,
     /// Whether the region is being closed, or is closed. Its key is no longer in the table.
     closing: bool,
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// What happens to a region.
+    /// An action on a region.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         /// Another peer gets a grant, and does not finish its access.
@@ -309,7 +309,7 @@ mod tests {
             peer.retired.store(true, Ordering::Release);
         }
         keys.free_parked();
-        assert!(alive.upgrade().is_none(), "memory of no peer is kept after {steps:?}");
+        assert!(alive.upgrade().is_none(), "memory that no peer uses is kept after {steps:?}");
     }
 
     /// Requirements: REV-002.

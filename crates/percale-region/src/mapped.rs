@@ -124,7 +124,7 @@ mod tests {
         assert!(third != first && third != second, "a released number is not reused at once");
         assert_eq!(mapped.find(third), Some(6));
         mapped.with(|table| table.given = 1 << 32);
-        assert_eq!(mapped.map(7), Some(first), "the number is reused in the end");
+        assert_eq!(mapped.map(7), Some(first), "the number is reused eventually");
         assert_ne!(mapped.map(8), Some(second), "a number in use is not reused");
     }
 

@@ -28,7 +28,7 @@ pub trait Grantee: std::fmt::Debug + Send + Sync {
     /// snapshot.
     fn is_unfenced(&self) -> bool;
 
-    /// Requests that a peer that announces without fences use fences again, after a fence on its behalf was needed.
+    /// Signals a peer that announces without fences to use fences again, after a fence on its behalf was needed.
     fn ask_to_fence(&self);
 
     /// Returns a snapshot of the peer's announcement.

@@ -114,7 +114,7 @@ pub enum RemoteMemoryError {
         /// The length in bytes.
         len: u64,
     },
-    /// The start of the range is after its end, or the range ends behind the memory.
+    /// The start of the range is after its end, or the range extends beyond the memory.
     #[error("{start}..{end} is out of range for {len} bytes of remote memory")]
     Range {
         /// The start of the range.

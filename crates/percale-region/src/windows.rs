@@ -100,7 +100,7 @@ mod tests {
         let windows = WindowCounts::new(true, true);
         assert!(windows.are_gone() && windows.enter() && windows.enter());
         windows.leave();
-        assert!(!windows.close() && !windows.are_gone() && windows.enter(), "closed under a bound window");
+        assert!(!windows.close() && !windows.are_gone() && windows.enter(), "closed while a window is bound");
         windows.leave();
         windows.leave();
         assert!(windows.close() && windows.close() && !windows.enter());
@@ -116,19 +116,19 @@ mod tests {
     #[test]
     fn windows_cannot_be_bound_during_an_exclusive_section() {
         let windows = WindowCounts::new(true, true);
-        assert!(windows.enter() && windows.without(|| ()).is_none(), "one is bound");
+        assert!(windows.enter() && windows.without(|| ()).is_none(), "a window is bound");
         windows.leave();
         std::thread::scope(|scope| {
             let entered = windows.without(|| {
                 assert!(windows.without(|| ()).is_none() && windows.are_gone());
                 let entering = scope.spawn(|| windows.enter());
                 std::thread::sleep(std::time::Duration::from_millis(20));
-                assert!(windows.are_gone(), "a window came in between");
+                assert!(windows.are_gone(), "a window was bound meanwhile");
                 entering
             });
-            assert!(entered.expect("none is bound").join().expect("it enters") && !windows.are_gone());
+            assert!(entered.expect("no window is bound").join().expect("the thread enters") && !windows.are_gone());
         });
         windows.leave();
-        assert!(windows.close() && windows.without(|| ()).is_some() && !windows.enter(), "it stays closed");
+        assert!(windows.close() && windows.without(|| ()).is_some() && !windows.enter(), "the region stays closed");
     }
 }

@@ -116,8 +116,8 @@ impl<J: Job> WorkerPool<J> {
 }
 
 impl<J: Job> Jobs<J> {
-    /// Removes and returns the first job that may be executed: it is no longer wanted, or its peer has not used up its
-    /// share of the threads.
+    /// Removes and returns the first job that can leave the queue: a job that is no longer wanted, or a job of a peer
+    /// that has not used up its share of the threads.
     fn next(&mut self) -> Option<J> {
         let may = |job: &J| {
             let works = |peer: IpAddr| self.working.iter().filter(|one| **one == peer).count();

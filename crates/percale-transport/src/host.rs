@@ -69,7 +69,9 @@ pub fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
     // SAFETY: `first` is a valid place for the list's address.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         let errno = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
-        return Err(named("the list of interfaces (socket, bind, getsockname, sendto or recvmsg of netlink)")(errno));
+        return Err(named("reading the list of interfaces (socket, bind, getsockname, sendto or recvmsg of netlink)")(
+            errno,
+        ));
     }
     let kinds = Kinds::read();
     let mut found = Vec::new();
@@ -138,7 +140,7 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[InterfaceAddress]) 
         }
         let mut names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
         names.dedup();
-        let text = format!("interface {name} has no usable address; there are: {}", names.join(", "));
+        let text = format!("interface {name} has no usable address; interfaces with an address: {}", names.join(", "));
         return Err(io::Error::new(io::ErrorKind::NotFound, text));
     }
     let best = all.iter().filter(fits).min_by_key(|one| (one.suitability(), one.ip.is_ipv4() != bind.is_ipv4()));
@@ -197,7 +199,8 @@ impl InterfaceAddress {
             _ if is_link_local(self.ip) => Suitability::LinkLocal,
             LinkKind::Tunnel if self.default_route => Suitability::TunnelWithDefaultRoute,
             LinkKind::Tunnel => Suitability::Tunnel,
-            // A bridge with the default route contains a device. A container often has only one end of a virtual cable.
+            // A bridge with the default route contains a device. A container often has only one end of a pair of
+            // virtual Ethernet devices (veth).
             _ if self.default_route => Suitability::DefaultRoute,
             LinkKind::Network => Suitability::Network,
             LinkKind::Internal => Suitability::Internal,

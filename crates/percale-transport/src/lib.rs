@@ -195,8 +195,7 @@ pub trait Link {
     fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken>;
 
     /// Starts fetching the payload of an offer into `into`, which may be shorter than the payload. `id` is the peer's
-    /// operation, from the frame of the offer. If that memory is revocable, its address is not sent to the peer. Ends
-    /// with [`Sink::pulled`].
+    /// operation, from the frame of the offer. If the memory of `into` is revocable, its address is not sent to the
     /// peer. Ends with [`Sink::pulled`].
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub enum LinkKind {
     Network,
     /// A VPN or an overlay network of containers. It leads to some other hosts through a network of another kind.
     Tunnel,
-    /// A bridge or one end of a virtual cable. It leads to other parts of this host.
+    /// A bridge, or one end of a pair of virtual Ethernet devices (veth). It leads to other parts of this host.
     Internal,
 }
 

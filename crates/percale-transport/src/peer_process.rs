@@ -3,7 +3,7 @@
 //! A process id identifies a process only until the process is reaped, and it does not change with exec. So no
 //! operation here relies on the process id alone:
 //! * the *pidfd* becomes readable when the process has exited;
-//! * the *address space* (`/proc/PID/mem`, opened once) stands for the memory that the process had when the connection
+//! * the *address space* (`/proc/PID/mem`, opened once) refers to the memory that the process had when the connection
 //!   was made. Once the process has exited or executed another program, no thread runs in that memory any more, and
 //!   reads and writes through the descriptor transfer nothing. They never reach another process, even if the process id
 //!   is reused.

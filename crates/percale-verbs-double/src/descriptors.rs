@@ -16,7 +16,7 @@ impl Part {
         Self { descriptors: [const { AtomicI32::new(-1) }; 512], next: OnceLock::new() }
     }
 
-    /// Records a descriptor in a free place. Returns whether there was one.
+    /// Records a descriptor in a free place. Returns false if there is no free place.
     fn records(&self, fd: c_int) -> bool {
         self.descriptors.iter().any(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok())
     }

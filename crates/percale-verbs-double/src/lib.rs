@@ -4,8 +4,8 @@
 //! It implements the functions of libibverbs that percale calls, and devices with reliable connections. It supports
 //! queue pairs within one process and between processes of one machine, memory regions, memory windows of types 1, 2A
 //! and 2B, completion channels, asynchronous events, and limits. It is stricter than most drivers: it rejects requests
-//! that the specification forbids, and does not destroy an object that has users. Failures are requested through
-//! [`control`](self), which has one variable and one function that use the same language.
+//! that the specification forbids, and does not destroy an object that has users. Failures are requested by commands.
+//! An environment variable and a function execute the same commands.
 //!
 //! * `PERCALE_VERBS_DOUBLE`: commands that are executed before the first call. Without it there is one device,
 //!   `double0`.

@@ -1,5 +1,4 @@
-//! The connections to processes that have queue pairs. There is one to each process, which carries messages and
-//! answers.
+//! The connections to processes that have queue pairs. One connection to each process carries messages and answers.
 //!
 //! A process takes the first free number, by binding an abstract Unix socket of that name. The numbers of its queue
 //! pairs begin with that number. A message is a header of fixed size and its bytes. Answers are sent over the

@@ -1,4 +1,4 @@
-//! The state that a completion queue and its device share, which is whether the queue has failed.
+//! The state that a completion queue and its device share: whether the queue has failed.
 
 use std::fmt::Debug;
 use std::os::fd::AsFd;

@@ -1,6 +1,6 @@
 //! Completion channels and completion queues.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::ffi::CStr;
 use std::fmt::Debug;
@@ -217,7 +217,7 @@ impl CompletionQueue {
         let mut events = 0;
         // SAFETY: the channel is alive and does not block. The call writes two pointers.
         while unsafe { (library.ibv_get_cq_event)(self.channel.ptr.as_ptr(), &raw mut queue, &raw mut context) } == 0 {
-            debug_assert_eq!(queue, self.as_ptr(), "one of a channel's queues is armed");
+            debug_assert_eq!(queue, self.as_ptr(), "only one queue of the channel is armed");
             events += 1;
         }
         if events > 0 {

@@ -1,6 +1,6 @@
 //! Opened devices and their protection domains.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -29,7 +29,7 @@ pub struct Context {
     /// The alarms of the completion queues, indexed by the address of the queue.
     alarms: Mutex<HashMap<usize, Weak<Alarm>>>,
     /// A descriptor that is readable after the device was lost. The device's own event cannot be used for this, because
-    /// the first reader removes it for all others.
+    /// the first reader removes it for all other readers.
     gone: OwnedFd,
     /// The process that opened the device. Objects created from the device belong only to that process.
     process: Process,
@@ -92,7 +92,7 @@ impl Context {
         // SAFETY: the call writes one integer.
         let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
         let list = ObjectPointer::given("ibv_get_device_list", list).map_err(|error| match error.errno {
-            libc::ENOSYS => "this kernel has no RDMA (ib_uverbs is not loaded)".to_owned(),
+            libc::ENOSYS => "this kernel has no RDMA support (ib_uverbs is not loaded)".to_owned(),
             _ => error.to_string(),
         })?;
         let (mut opened, mut why) = (Vec::new(), "no RDMA device found".to_owned());
@@ -300,7 +300,7 @@ impl Context {
         self.gone.as_fd()
     }
 
-    /// Returns the reason why the device was lost, if [`look`](Self::look) has read such an event.
+    /// Returns the reason why the device was lost, if [`look`](Self::look) has read an event that reports the loss.
     #[must_use]
     pub fn lost(&self) -> Option<String> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()

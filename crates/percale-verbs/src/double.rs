@@ -58,7 +58,7 @@ pub fn tell(commands: &str) {
     let library = unsafe { libloading::Library::new(name) }.expect("the double");
     // SAFETY: the double declares the function with this type.
     let control = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"percale_verbs_double\0") };
-    let text = CString::new(commands).expect("no zero");
+    let text = CString::new(commands).expect("no zero byte");
     // SAFETY: the text ends with a zero byte.
     assert_eq!(unsafe { control.expect("a double")(text.as_ptr()) }, 0, "{commands}");
 }

@@ -1,11 +1,11 @@
 //! The errors of libibverbs, and the pointers that it returns.
 
-#![expect(unsafe_code, reason = "a pointer that may go to other threads; the blocks state their own reasons")]
+#![expect(unsafe_code, reason = "a pointer type that is Send and Sync; each block states its own reason")]
 
 use std::ptr::NonNull;
 use std::{fmt, io};
 
-/// A call of libibverbs failed.
+/// A call to libibverbs failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {}", io::Error::from_raw_os_error(*.errno))]
 #[non_exhaustive]

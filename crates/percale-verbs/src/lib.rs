@@ -13,7 +13,7 @@
 //! * [`Window`] grants a peer a right to a part of a region, and revokes it.
 //!
 //! # Rules
-//! 1. Each object keeps the objects alive from which it was created, so objects may be dropped in any order.
+//! 1. Each object keeps alive the objects from which it was created, so objects may be dropped in any order.
 //! 2. The wrappers do not add a thread to a request, and they add a lock only to the requests of windows.
 //! 3. Memory that a device may write is never a Rust slice. It is copied in and out.
 //! 4. In a forked child the objects do not destroy anything, because libibverbs' objects belong to the parent.
@@ -26,7 +26,7 @@
 //! queue pairs are in two processes, each side sends its [`QueuePairEnd`] to the other, for example over TCP.
 //!
 //! ```no_run
-//! use percale_verbs::{CompletionChannel, CompletionQueue, Context, End, MemoryRegion, PairSize, Path, ProtectionDomain, QueuePair, Rights};
+//! use percale_verbs::{CompletionChannel, CompletionQueue, Context, MemoryRegion, PairSize, Path, ProtectionDomain, QueuePair, QueuePairEnd, Rights};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let context = Context::open_all()?.swap_remove(0);
@@ -40,7 +40,7 @@
 //!     let memory = MemoryRegion::new(&domain, 4096, Rights::LOCAL_WRITE)?;
 //!     let pair = QueuePair::new(&queue, &memory, PairSize { sends: 4, receives: 4, inline: 0, pieces: 1 })?;
 //!     pair.prepare(path, Rights::empty())?;
-//!     let end = End { pair: pair.number(), sequence, lid: port.lid, gid, mtu: port.mtu };
+//!     let end = QueuePairEnd { pair: pair.number(), sequence, lid: port.lid, gid, mtu: port.mtu };
 //!     Ok((queue, memory, pair, end))
 //! };
 //! let (queue, memory, sender, ours) = pair(1)?;

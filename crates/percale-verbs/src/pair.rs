@@ -1,6 +1,6 @@
 //! Reliable connected queue pairs.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -65,8 +65,8 @@ pub struct Path {
     pub ethernet: bool,
 }
 
-/// A queue pair. It keeps the region from which it sends and into which it receives, and the other objects that it
-/// uses, alive.
+/// A queue pair. It keeps alive the region from which it sends and into which it receives, and the other objects that
+/// it uses.
 #[derive(Debug)]
 pub struct QueuePair {
     ptr: ObjectPointer<abi::Qp>,

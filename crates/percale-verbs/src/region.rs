@@ -1,6 +1,6 @@
 //! Registered memory.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::ffi::c_int;
 use std::io;
@@ -30,8 +30,8 @@ bitflags! {
     }
 }
 
-/// Memory that a device can access. It consists of pages that are allocated here, which are shared and not inherited by
-/// children, and their registration.
+/// Memory that a device can access. It consists of pages of a shared mapping, which forked children do not inherit, and
+/// their registration.
 ///
 /// The device and peers may write to it whenever a right allows it, so it is read only through views.
 #[derive(Debug)]

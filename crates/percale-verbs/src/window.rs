@@ -1,11 +1,11 @@
 //! Memory windows: revocable rights to parts of regions, which are granted and revoked by posted requests.
 //!
-//! A window keeps every queue pair and all memory with which it was bound alive, until it is known that it is no longer
-//! bound, or until it is deallocated. It is deallocated before these objects, because some devices stall when a queue
-//! pair is destroyed over which a window is bound, and no device deregisters a region to which a window is bound. An
-//! invalidation of a window that is not bound is refused here, because some drivers do not handle it correctly.
+//! A window keeps alive every queue pair and all memory with which it was bound, until it is known to be unbound, or
+//! until it is deallocated. It is deallocated before these objects, because some devices stall when a queue pair with a
+//! bound window is destroyed, and no device deregisters a region to which a window is bound. An invalidation of a
+//! window that is not bound is refused here, because some drivers do not handle it correctly.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -93,9 +93,9 @@ impl Side {
         let mut found = Vec::new();
         while found.is_empty() {
             self.queue.poll(|one| found.push(one)).expect("a queue that works");
-            assert!(Instant::now() < until, "no completion came");
+            assert!(Instant::now() < until, "no completion arrived");
         }
-        assert_eq!(found.len(), 1, "one at a time: {found:?}");
+        assert_eq!(found.len(), 1, "more than one completion: {found:?}");
         found[0]
     }
 
@@ -220,7 +220,7 @@ fn memory_windows_of_both_types_grant_and_revoke_access() {
         if kind == WindowKind::Two {
             assert_eq!(window.bind(&two.pair, 3, &binding(128)).map_err(|error| error.errno), Err(libc::EBUSY));
             let foreign = window.invalidate(&one.pair, 3).map_err(|error| error.errno);
-            assert_eq!(foreign, Err(libc::EPERM), "over a queue pair that it was not bound over");
+            assert_eq!(foreign, Err(libc::EPERM), "the window was bound over another queue pair");
             window.invalidate(&two.pair, 3).expect("an invalidation");
             assert_eq!(window.invalidate(&two.pair, 4).map_err(|error| error.errno), Err(libc::EINVAL));
         } else {
@@ -231,8 +231,8 @@ fn memory_windows_of_both_types_grant_and_revoke_access() {
         one.fill(0, b"too late");
         one.pair.post_write(5, 0, 8, (two.name(64), key)).expect("a write");
         let refused = one.next();
-        assert_ne!(refused.status, 0, "{kind:?}: a right that was taken back still works");
-        assert_eq!(two.bytes(64, 8), b"windowed", "{kind:?}: bytes landed through a right that was taken back");
+        assert_ne!(refused.status, 0, "{kind:?}: a revoked key still works");
+        assert_eq!(two.bytes(64, 8), b"windowed", "{kind:?}: bytes were written with a revoked key");
     }
 }
 
@@ -245,7 +245,7 @@ fn objects_may_be_dropped_in_any_order() {
     let Side { queue, pair, buffers, .. } = one;
     drop(buffers);
     drop(queue);
-    pair.post_send(1, 0, 8, None).expect("a pair keeps what it is made of");
+    pair.post_send(1, 0, 8, None).expect("a queue pair keeps its queue and its buffers");
     assert_eq!(two.next().len, 8);
     drop(two);
     drop(pair);

@@ -222,7 +222,7 @@ mod tests {
         let (head, payload) = granted(vec![1; DATA_LIMIT]).to_frame();
         assert_eq!(payload.len(), CONTROL_BYTES);
         for len in [0, 1, 39] {
-            assert!(parse(&head, &payload[..len]).is_err(), "{len} bytes of a grant");
+            assert!(parse(&head, &payload[..len]).is_err(), "a grant of {len} bytes");
         }
         let long = [payload.clone(), vec![1]].concat();
         assert!(parse(&head, &long).is_err(), "too much data");

@@ -185,9 +185,9 @@ bitflags! {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct WriteNotice {
-    /// The generation of the region that was accessed, because another region may have its key in the meantime. It is 0
-    /// if the initiator does not have it, which is possible for reads. In this case nothing is reported, and only the
-    /// endpoint's counters are updated.
+    /// The generation of the region that was accessed, because its key may have been assigned to another region since
+    /// then. It is 0 if the initiator does not have it, which is possible for reads. In this case nothing is reported,
+    /// and only the endpoint's counters are updated.
     pub generation: U64,
     /// The number of bytes that were accessed.
     pub len: U64,

@@ -16,12 +16,12 @@ const NUMBER: u32 = 45;
 /// A control message that the members of a group exchange when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Sent to the member above. The sender and all members below it have joined. Contains the number of the sender's
-    /// attempt.
+    /// Sent to the member above the sender. The sender and all members below it have joined. Contains the number of the
+    /// sender's attempt.
     Ready(u64),
-    /// Sent to a member below, for its attempt. All members have joined. Contains the name of the group.
+    /// Sent to a member below the sender, for its attempt. All members have joined. Contains the name of the group.
     Agreed(u64),
-    /// Sent to both. The sender's attempt with this number has failed.
+    /// Sent to the members above and below the sender. The sender's attempt with this number has failed.
     Failed {
         /// The number of the attempt.
         number: u64,

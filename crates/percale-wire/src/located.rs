@@ -134,7 +134,7 @@ mod tests {
 
         #[test]
         fn arbitrary_located_bytes_parse_or_are_rejected(bytes: [u8; size_of::<LocatedBytes>()], calm: bool) {
-            let mut read = LocatedBytes::read_from_bytes(&bytes).expect("of this size");
+            let mut read = LocatedBytes::read_from_bytes(&bytes).expect("an array of this size");
             if calm {
                 // For most fields nearly all random values are invalid, so choose these here.
                 (read.status, read.rights, read.reserved, read.reserved_too) = (1, read.rights % 5, 0.into(), 0.into());

@@ -19,7 +19,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// Returns libfabric's positive code for this error, which connecting returns.
+    /// Returns libfabric's positive code for this error, with which a connection attempt fails.
     #[must_use]
     #[inline]
     pub const fn errno(&self) -> i32 {

@@ -1,5 +1,6 @@
-//! One endpoint only registers memory. Another one reads it, writes it and increments a counter in it, over shared
-//! memory and over TCP, if they are available. Then the owner closes the region, and later accesses are rejected.
+//! One endpoint only registers memory. Another endpoint reads and writes this memory and increments a counter in it,
+//! over shared memory and over TCP, if they are available. Then the owner closes the region, and later accesses are
+//! rejected.
 //!
 //! `cargo run -p percale --example one_sided`
 
@@ -18,7 +19,8 @@ fn initiate(
     all: RemoteMemory,
 ) -> Result<(), percale::endpoint::safe::OperationError> {
     let pattern: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
-    let sent = endpoint.write(owner, pattern.clone(), all).wait()?; // When it completes, the data is in the owner's memory.
+    // When the write completes, the data is in the owner's memory.
+    let sent = endpoint.write(owner, pattern.clone(), all).wait()?;
     let got = endpoint.read(owner, all, sent).wait()?;
     assert_eq!(got.into_vec(), pattern);
     let word = all.at(0..8);

@@ -2,8 +2,9 @@
 //!
 //! **Memory kinds.** Operations may use the memory of a device if percale can load its driver. [`Device`] names a
 //! device, [`Kind`] is the kind of memory at an address, and [`Driver`] is the interface to a driver. The only driver
-//! at present is CUDA's. Other interfaces are rejected by name. No instruction of this library accesses a device's
-//! memory. The driver copies it from and to pinned memory of the host (`pinned`), which is kept for the next transfer.
+//! at present is CUDA's. Requests for other interfaces fail with an error that names the interface. No instruction of
+//! this library accesses a device's memory. The driver copies it from and to pinned memory of the host (`pinned`),
+//! which is kept for the next transfer.
 //!
 //! **io_uring** is treated as a device, too. A *fixed buffer* is memory that the kernel has pinned once, so that
 //! operations on it neither look up nor pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory

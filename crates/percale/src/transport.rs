@@ -1,8 +1,8 @@
 //! The transports, which connect two endpoints.
 //!
-//! [`Info`](crate::Info) lists the transports of this machine, and [`DomainBuilder`](crate::DomainBuilder) selects those
-//! that a domain may use. With the feature `sim`, this module contains the simulated network for tests. The links of
-//! the transports are not part of the API: they are in the internal crate `percale-transport`, whose first page
+//! [`Info`](crate::Info) lists the transports of this machine, and [`DomainBuilder`](crate::DomainBuilder) selects
+//! those that a domain may use. With the feature `sim`, this module contains the simulated network for tests. The links
+//! of the transports are not part of the API: they are in the internal crate `percale-transport`, whose first page
 //! describes the rules for every transport.
 
 #[cfg(all(test, not(loom)))]

@@ -29,8 +29,9 @@ fn endpoint_close_ends_operations_of_a_counter_being_dropped() {
     let open = || domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0").expect("an endpoint");
     let (one, other, counter) = (open(), open(), Counter::new());
     // The work that was queued last is canceled first. Its waker closes the endpoint of the work before it.
-    let receiving =
-        |endpoint: &'static SharedEndpoint| endpoint.recv(vec![7; 64]).when(&counter, 5).start().expect("it is posted");
+    let receiving = |endpoint: &'static SharedEndpoint| {
+        endpoint.recv(vec![7; 64]).when(&counter, 5).start().expect("the operation is posted")
+    };
     let one: &'static SharedEndpoint = Box::leak(Box::new(one));
     let other: &'static SharedEndpoint = Box::leak(Box::new(other));
     let (first, second) = (receiving(one), receiving(other));

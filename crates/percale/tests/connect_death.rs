@@ -64,7 +64,7 @@ fn wait(mailbox: &Mailbox, wake: &OwnedFd) -> ServiceNotice {
         }
         let mut fds = [PollFd::new(wake, PollFlags::IN)];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice came");
+        assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice arrived");
         rustix::io::read(wake, &mut [0u8; 8]).unwrap();
     }
 }
@@ -122,5 +122,5 @@ fn a_forked_child_does_not_hide_its_parents_death() {
     let ServiceNotice::Dead { serial: dead, reason, .. } = wait(&mailbox, &wake) else { panic!() };
     assert_eq!((dead, reason), (serial, format!("process {} ended", peer.id())));
     let orphan = rustix::process::Pid::from_raw(orphan).unwrap();
-    rustix::process::kill_process(orphan, rustix::process::Signal::KILL).expect("it outlived its parent");
+    rustix::process::kill_process(orphan, rustix::process::Signal::KILL).expect("the child outlived its parent");
 }

@@ -39,7 +39,7 @@ impl Peer {
             }
             let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
             let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice came");
+            assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice arrived");
             rustix::io::read(&self.wake, &mut [0u8; 8]).unwrap();
         }
     }

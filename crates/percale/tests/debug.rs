@@ -45,23 +45,23 @@ const SECRET: &[&str] =
 const ALLOWED: &[(&str, &str)] = &[
     ("Bind", "8 bits, which give a peer no access"),
     ("BindError", "an error without an internal value"),
-    ("Cause", "its largest variant is an ErrorEntry, which is short"),
-    ("CollectiveWork", "a few numbers and places"),
-    ("DeferredWork", "its contents are short"),
-    ("Work", "its contents are short"),
-    ("Operation", "its contents are short"),
+    ("Cause", "the largest variant is an ErrorEntry, which is short"),
+    ("CollectiveWork", "a few numbers and locations"),
+    ("DeferredWork", "short contents"),
+    ("Work", "short contents"),
+    ("Operation", "short contents"),
     ("RmaWork", "a few pieces, whose names are short"),
-    ("Source", "its contents are short"),
+    ("Source", "short contents"),
     ("Place", "the location of device memory"),
     ("Engine", "not reachable"),
     ("CacheNote", "a text of the library"),
     ("VectorOptions", "settings that the application chose"),
-    ("UnknownMonitor", "a name that the application gave; its derive stands above an attribute of several lines"),
+    ("UnknownMonitor", "a name that the application gave; the derive precedes an attribute of several lines"),
     ("CacheSettings", "settings that the application chose"),
     ("AddressError", "an error with the text that the application gave"),
     ("OpenError", "an error with a text of the library"),
     ("Wait", "not reachable"),
-    ("CloseError", "its Debug output is the text of the error"),
+    ("CloseError", "the Debug output is the text of the error"),
 ];
 
 /// The crate of the transports, whose types are not checked here.
@@ -109,7 +109,7 @@ fn examine(text: &str, wrong: &mut BTreeMap<String, String>, seen: &mut BTreeSet
             .skip(1)
             .any(|list| words(list.split(')').next().unwrap_or("")).any(|word| word == "Debug"))
         {
-            wrong.insert(name, "has no Debug that is seen here".into());
+            wrong.insert(name, "has no Debug implementation that this check finds".into());
             continue;
         }
         let body =

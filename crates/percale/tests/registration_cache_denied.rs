@@ -39,7 +39,8 @@ fn a_monitor_that_is_not_available_turns_caching_off_with_a_warning() {
     let settings = CacheSettings::default().monitor(CacheMonitor::Userfaultfd).no_unseen_changes();
     let domain = Info::discover().expect("found").domain().registration_cache(settings.clone()).open().expect("opens");
     forbid(libc::SYS_userfaultfd);
-    let OpenedCache { cache, notes } = domain.open_cache(&settings, table.clone()).expect("without it");
+    let OpenedCache { cache, notes } =
+        domain.open_cache(&settings, table.clone()).expect("a cache without userfaultfd");
     assert_eq!(cache.monitor(), "none");
     assert!(notes.len() == 1 && notes[0].warning, "{notes:?}");
     assert!(notes[0].to_string().contains("the monitor userfaultfd is not available"), "{notes:?}");

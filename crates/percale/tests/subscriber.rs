@@ -1,5 +1,5 @@
-//! A log subscriber is code of the application. In every thread of the library that emits an event, it may panic, and
-//! it may use the library. This is a separate program, because the subscriber applies to the whole process.
+//! A log subscriber is application code. In every thread of the library that emits an event, it may panic, and it may
+//! use the library. This is a separate program, because the subscriber applies to the whole process.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ impl tracing::Subscriber for Subscriber {
         }
         let collector = COLLECTOR.lock().unwrap().take();
         if let Some((endpoint, collector)) = collector {
-            endpoint.send(collector, "a record").wait().expect("it is sent");
+            endpoint.send(collector, "a record").wait().expect("the message is sent");
             EVENTS.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -51,7 +51,7 @@ impl tracing::Subscriber for Subscriber {
 
 /// Connects as a client that does not use the protocol. The client is rejected, which is logged.
 fn stranger(at: SocketAddr) {
-    let mut socket = TcpStream::connect(at).expect("it listens");
+    let mut socket = TcpStream::connect(at).expect("the endpoint listens");
     socket.set_read_timeout(Some(EVENT_TIMEOUT)).expect("a timeout");
     socket.write_all(&[0x55; 4096]).ok(); // The connection may already be closed.
     socket.read_to_end(&mut Vec::new()).ok();
@@ -98,8 +98,8 @@ fn log_subscribers_may_panic_and_use_the_library() {
             logged(before);
             stranger(one.address());
         }
-        let sent = one.send(peer, vec![1; 8]).start().expect("it is posted").wait_for(EVENT_TIMEOUT);
+        let sent = one.send(peer, vec![1; 8]).start().expect("the operation is posted").wait_for(EVENT_TIMEOUT);
         sent.expect("connections can still be established");
-        received.join().expect("all was received");
+        received.join().expect("all messages were received");
     }
 }

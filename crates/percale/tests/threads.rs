@@ -42,7 +42,7 @@ fn service_thread_does_not_inherit_affinity_or_scheduling() {
     one.set((0..CpuSet::MAX_CPU).find(|&processor| here.is_set(processor)).expect("a processor"));
     sched_setaffinity(None, &one).expect("an affinity");
     if here.count() == 1 {
-        eprintln!("SKIPPED processors of the service thread: there is only one");
+        eprintln!("SKIPPED processors of the service thread: only one is available");
     } else {
         assert_ne!(allowed_here(), everything, "this thread is pinned");
     }

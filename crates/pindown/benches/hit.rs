@@ -24,8 +24,8 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// The number of look-ups of a round. They are too many for the branch predictor to learn. The list has 2 MiB, so that
-/// reading it does not dominate the result (reading 16 MiB takes a third of a nanosecond for each look-up).
+/// The number of look-ups of a round. They are too many for the branch predictor to learn. The list takes 2 MiB, so
+/// that reading it does not dominate the result (reading 16 MiB takes a third of a nanosecond for each look-up).
 const LOOK_UPS: usize = 1 << 17;
 
 /// The number of passes over the list in a round, so that two threads run at the same time.

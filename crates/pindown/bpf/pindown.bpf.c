@@ -56,7 +56,7 @@ static __always_inline int released(u64 mm, int write)
 		return 0;
 	task = bpf_get_current_task_btf();
 	switch (kind_of(task, mm)) {
-	case FOREIGN: /* if a reader takes pages away, rss_stat reports it */
+	case FOREIGN: /* if a reader removes pages, rss_stat reports it */
 		if (write)
 			global(page);
 		return 0;
@@ -104,7 +104,7 @@ static __always_inline int released(u64 mm, int write)
 			changed(page, regs->di, regs->si);
 		return 0;
 	case NR_prctl:
-		if ((u32)regs->di == PR_SET_MM) { /* it may have moved the break without unmapping anything */
+		if ((u32)regs->di == PR_SET_MM) { /* the call may have moved the break without unmapping anything */
 			page->last_brk = (1ull << 56) - 1;
 			global(page);
 		}
@@ -209,7 +209,7 @@ int cache_deleted(u64 *ctx)
 /* The effects of a worker that executes a request. */
 #define NOTHING 0
 #define CUTS 1	/* shortens a file */
-#define TAKES 2 /* takes pages of the address space */
+#define TAKES 2 /* removes pages of the address space */
 
 static __always_inline int request(struct io_kiocb *req, u8 opcode)
 {
@@ -453,7 +453,7 @@ int identify(struct bpf_iter__task *ctx)
 	copy.dumpable = flags & 3;
 	copy.found = q->start ? bpf_find_vma(task, q->start, on_mapping, &copy, 0) : 0;
 	if ((u64)*(struct mm_struct *volatile *)&task->mm != copy.mm)
-		return 0; /* exec has happened meanwhile: the mapping belongs to another program */
+		return 0; /* exec has happened in the meantime: the mapping belongs to another program */
 	*q = copy;
 	return 0;
 }

@@ -80,9 +80,9 @@ fn median(mut rounds: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let own = std::env::current_exe().expect("a program has a file");
+    let own = std::env::current_exe().expect("the path of this program");
     let file = own.ancestors().nth(2).expect("target/release/examples").join("libpindown.so");
-    let file = CString::new(file.as_os_str().as_bytes()).expect("no zero in it");
+    let file = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
     // SAFETY: the library's only initialiser is that of the standard library.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null(), "{file:?}: cargo build --release -p pindown --lib");

@@ -253,11 +253,11 @@ struct pindown_use {
 int pindown_get(struct pindown_lane *lane, const void *address, size_t length, uint32_t access, struct pindown_use *use);
 
 /*
- * Holds a use for an operation that may take long, because it waits for a peer or a device. Call this when the
+ * Holds a use for an operation that may take a long time, because it waits for a peer or a device. Call this when the
  * operation has been posted. A registration that was removed from the cache is unpinned only when all uses of any
  * registration that began earlier have ended; a held use keeps only its own registration pinned. Has no effect on a use
- * that is already held, or that is single. Must be called for the lane that returned the use, by one thread at a time
- * for a lane. Earlier copies of the structure are invalid afterwards.
+ * that is already held, or whose registration is for this use only (PINDOWN_USE_SINGLE). Must be called for the lane
+ * that returned the use, by one thread at a time for a lane. Earlier copies of the structure are invalid afterwards.
  *
  * -EINVAL   the use has ended, or belongs to another lane
  */

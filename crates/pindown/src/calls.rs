@@ -48,7 +48,7 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     named.map(|refused| refused.errno.raw_os_error()).or_else(|| error.raw_os_error())
 }
 
-/// Returns the errno that stands for an error.
+/// Returns the errno that corresponds to an error.
 pub(crate) fn errno_for(error: &io::Error) -> i32 {
     match (errno(error), error.kind()) {
         (Some(code), _) if code > 0 => code,

@@ -235,7 +235,7 @@ struct Query {
     name: Vec<u8>,
 }
 
-// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer names. The kernel writes the
+// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer refers to. The kernel writes the
 // structure and at most as many bytes of a name as the size of the name buffer in the structure.
 unsafe impl Ioctl for &mut Query {
     type Output = ();
@@ -386,8 +386,8 @@ mod tests {
         for mappings in [&asking, &reading] {
             let rights = |first, pages| [false, true].map(|writes| mappings.allow(part(first, pages), writes));
             assert_eq!(rights(0, 2), [true, true]);
-            assert_eq!(rights(0, 3), [true, false], "one page of it may only be read");
-            assert_eq!(rights(2, 2), [false, false], "and one not even that");
+            assert_eq!(rights(0, 3), [true, false], "one of the pages is read-only");
+            assert_eq!(rights(2, 2), [false, false], "another page cannot even be read");
             assert_eq!(rights(1, 1), [true, true]);
         }
         // SAFETY: mapped above, only for this test.

@@ -27,7 +27,7 @@ pub enum RangeError {
 }
 
 impl RangeError {
-    /// Returns the positive errno that stands for the error in C.
+    /// Returns the positive errno that corresponds to the error in C.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
@@ -53,7 +53,7 @@ impl Range {
         }
     }
 
-    /// Creates a range from `start` to before `end`; `None` if it would contain no address.
+    /// Creates the range `start..end`. Returns `None` if that range is empty.
     #[must_use]
     pub fn between(start: u64, end: u64) -> Option<Self> {
         (start < end).then_some(Self { start, end })

@@ -28,7 +28,7 @@ fn package() -> &'static Path {
 /// Returns the library that cargo built with this test: the newer one of those in the test's directory and one
 /// directory up.
 fn built() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a file");
+    let test = std::env::current_exe().expect("the path of this test");
     let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpindown.so"));
     let modified = |file: &PathBuf| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
     near.filter(|file| file.exists()).max_by_key(modified).expect("cargo builds the dynamic library with its tests")
@@ -41,13 +41,13 @@ fn sources() -> impl Iterator<Item = PathBuf> {
 }
 
 fn compile(sources: impl Iterator<Item = PathBuf>, library: &Path, program: &Path) {
-    let directory = library.parent().expect("it lies in a directory");
+    let directory = library.parent().expect("the library is in a directory");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
     compiler.arg("-I").arg(package().join("include")).arg("-o").arg(program).args(sources);
     compiler.arg("-L").arg(directory).args(["-lpindown", "-lpthread"]);
     compiler.arg(format!("-Wl,-rpath,{}", directory.display()));
-    let compiled = compiler.output().expect("cc is there, since Rust links with it");
+    let compiled = compiler.output().expect("cc is installed, because Rust links with it");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }
 
@@ -70,7 +70,7 @@ fn run(mut command: Command) -> String {
     // Cargo's value may contain an older build of the library, which would precede the program's own.
     command.env_remove("LD_LIBRARY_PATH");
     command.stdin(Stdio::null()).stdout(writer.try_clone().expect("a descriptor")).stderr(writer);
-    let mut child = command.spawn().expect("it starts");
+    let mut child = command.spawn().expect("the process starts");
     // The command also holds the writing end of the pipe.
     drop(command);
     let printed = thread::spawn(move || {
@@ -121,7 +121,7 @@ fn declared() -> BTreeSet<String> {
 #[test]
 fn every_function_works_from_c() {
     let printed = run(Command::new(&made().every));
-    assert!(well(&printed) > 300, "too little was done:\n{printed}");
+    assert!(well(&printed) > 300, "too few checks succeeded:\n{printed}");
 }
 
 /// Requirements: MON-041.
@@ -137,7 +137,7 @@ fn c_programs_pass_valgrind() {
     valgrind.arg(&made().every);
     // Valgrind supports neither userfaultfd(2) nor mseal(2), so those parts are skipped under it.
     let printed = run(valgrind);
-    assert!(well(&printed) > 300, "too little was done:\n{printed}");
+    assert!(well(&printed) > 300, "too few checks succeeded:\n{printed}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn shown(source: &'static str) -> &'static str {
 /// Requirements: RCACHE-023.
 #[test]
 fn example_registrar_works_with_fewer_slots_than_buffers() {
-    registrar::main().expect("it runs");
+    registrar::main().expect("the program runs");
 }
 
 #[test]

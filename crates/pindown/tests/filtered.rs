@@ -26,12 +26,12 @@ impl Registrar for Pins {
 
     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u64>> {
         let key = self.0.made.fetch_add(1, Ordering::Relaxed);
-        self.0.all.lock().expect("whole").insert(key, range);
+        self.0.all.lock().expect("no panic").insert(key, range);
         Ok(Pinned { pin: key, local_key: key, remote_key: 0 })
     }
 
     fn unpin(&self, key: u64) {
-        if self.0.all.lock().expect("whole").remove(&key).is_none() {
+        if self.0.all.lock().expect("no panic").remove(&key).is_none() {
             // The cache catches panics, so the process is aborted.
             eprintln!("a pin is undone twice");
             std::process::abort();
@@ -41,7 +41,7 @@ impl Registrar for Pins {
 
 impl Pins {
     fn count(&self) -> usize {
-        self.0.all.lock().expect("whole").len()
+        self.0.all.lock().expect("no panic").len()
     }
 }
 
@@ -74,7 +74,7 @@ fn open(count: u32) -> (Pins, Cache<Pins>, Notifier) {
 fn transfer(pins: &Pins, lane: &Lane<Pins>, page: u64) {
     let range = Range::new((page + 1) * page_size(), page_size()).expect("a range");
     let used = lane.get(range, Access::empty()).expect("registered");
-    let pinned = pins.0.all.lock().expect("whole").get(&used.local_key()).copied();
+    let pinned = pins.0.all.lock().expect("no panic").get(&used.local_key()).copied();
     assert_eq!(pinned, Some(range), "the key of a registration of these bytes, which is pinned");
     lane.end(used);
 }
@@ -129,7 +129,7 @@ fn nothing_is_kept_while_an_idle_lane_cannot_be_fenced() {
             transfer(&pins, &lane, page % 4);
         }
         let now = cache.stats();
-        assert!(now.hits > stats.hits + 50, "it keeps registrations again: {now:?}");
+        assert!(now.hits > stats.hits + 50, "registrations are kept again: {now:?}");
         assert!(pins.count() <= 8, "{} pinned, {now:?}", pins.count());
     });
 }

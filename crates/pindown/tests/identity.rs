@@ -27,7 +27,8 @@ fn each_monitor(case: &str) {
 
 /// Returns the key of the registration that serves a page, and whether it is kept.
 fn key(lane: &Lane<Oracle>, at: u64) -> (u64, bool) {
-    let used = lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("it can be registered");
+    let used =
+        lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("the memory can be registered");
     let found = (used.local_key(), !used.is_single());
     lane.end(used);
     found
@@ -48,7 +49,8 @@ fn keep(lane: &Lane<Oracle>, at: u64) -> u64 {
 /// Checks that a transfer from the page sends its current bytes.
 fn transfers(oracle: &Oracle, lane: &Lane<Oracle>, at: u64, seed: u8) {
     store(at, &pattern(PAGE, seed));
-    let used = lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("it can be registered");
+    let used =
+        lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("the memory can be registered");
     let sent = oracle.carry(used.local_key(), at, PAGE);
     lane.end(used);
     assert!(sent == load(at, PAGE), "stale: sent other bytes than those at {at:#x}");
@@ -95,9 +97,9 @@ fn same_number_process() {
         drop(cache);
         assert!(new_namespace());
         fork(|| {
-            assert_eq!(std::process::id(), 1, "its ancestor's number");
+            assert_eq!(std::process::id(), 1, "the process ID of an ancestor");
             let oracle = Oracle::new();
-            let cache = open(&oracle).expect("its parent had one");
+            let cache = open(&oracle).expect("the parent could open a cache");
             let lane = cache.lane();
             let before = keep(&lane, memory.start);
             unmap(memory.start, PAGE);
@@ -158,7 +160,7 @@ fn closing_process() {
     }
     for ((lane, memory), before) in lanes.iter().zip(&memory).zip(before) {
         let (now, is_kept) = key(lane, memory.start);
-        assert!(!is_kept, "{now} is kept, and {before} was");
+        assert!(!is_kept, "registration {now} is kept, as {before} was");
     }
     // Their descriptors are closed already, and the standard library aborts if they are closed again.
     std::mem::forget((lanes, cache, second));

@@ -27,14 +27,14 @@ fn advice_by_an_io_worker_is_reported() {
     // SAFETY: the address is within the mapping.
     let load = || unsafe { second.read_volatile() };
     let range = second as u64..second as u64 + PAGE as u64;
-    let mut ring = IoUring::new(8).expect("io_uring is there");
+    let mut ring = IoUring::new(8).expect("io_uring is available");
     let mut advise = |advice: i32| {
         let seen = monitor.page().head();
         let entry = opcode::Madvise::new(second.cast(), PAGE as i64, advice).build();
         // SAFETY: the mapping is not removed.
         unsafe { ring.submission().push(&entry) }.expect("there is room");
-        ring.submit_and_wait(1).expect("it is submitted");
-        assert_eq!(ring.completion().next().expect("it has completed").result(), 0);
+        ring.submit_and_wait(1).expect("the request is submitted");
+        assert_eq!(ring.completion().next().expect("a completion").result(), 0);
         monitor.page().drain(seen).any(|change| match change {
             Change::Everything => true,
             Change::Range(changed) => changed.start < range.end && range.start < changed.end,

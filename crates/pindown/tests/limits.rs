@@ -57,7 +57,7 @@ impl Program {
         };
         // SAFETY: only that system call is made between fork and exec.
         unsafe { command.pre_exec(set) };
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.spawn().expect("the process starts");
         let says = BufReader::new(child.stdout.take().expect("piped"));
         Talker { child, says }
     }
@@ -77,14 +77,14 @@ struct Talker {
 impl Talker {
     /// Returns the next line for the test.
     fn line(&mut self) -> String {
-        self.line_or_end().expect("it did not end")
+        self.line_or_end().expect("the process has not ended")
     }
 
     /// Like [`Self::line`], but `None` if the process ended.
     fn line_or_end(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            if self.says.read_line(&mut line).expect("it talks") == 0 {
+            if self.says.read_line(&mut line).expect("the output can be read") == 0 {
                 return None;
             }
             if let Some((_, message)) = line.trim().split_once("> ") {
@@ -95,8 +95,8 @@ impl Talker {
 
     /// Kills the process, so that it cannot close anything.
     fn kill(&mut self) {
-        self.child.kill().expect("it is there");
-        self.child.wait().expect("it ends");
+        self.child.kill().expect("the process exists");
+        self.child.wait().expect("the process ends");
     }
 }
 
@@ -110,7 +110,7 @@ impl Drop for Talker {
 #[test]
 #[ignore = "started by the other tests, as another user"]
 fn limited_process() {
-    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start it") };
+    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start this process") };
     let message = match role.as_str() {
         "hoard" => return hoard(),
         "kept" => keep_all(),
@@ -140,7 +140,7 @@ fn hoard() {
     std::io::stdin().lines().next();
 }
 
-/// Sends from new buffers each time, more than may be pinned.
+/// Sends from new buffers each time, in total more than may be pinned.
 fn keep_all() -> String {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let oracle = Oracle::new();
@@ -162,8 +162,8 @@ fn keep_all() -> String {
     "done".into()
 }
 
-/// Maps, sends, receives and unmaps new memory, like the application that failed in the paper 002 of
-/// docs/requirements.md.
+/// Maps, sends, receives and unmaps new memory, like the application that failed in paper 002, which
+/// docs/requirements.md lists.
 fn fresh() -> String {
     let oracle = Oracle::new();
     let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));

@@ -84,7 +84,7 @@ fn locked_memory_uses_few_mappings_and_releases_them() {
     // SAFETY: a page of the mapping.
     unsafe { munlock(own.cast(), page) }.unwrap();
     (0..100).for_each(get);
-    assert!(is_locked(start.addr()), "what is kept is locked");
+    assert!(is_locked(start.addr()), "kept registrations are locked");
     drop((lane, cache));
     let closed = maps().lines().count();
     assert!(closed <= before + 8, "{before} mappings before, {closed} after the cache was closed");

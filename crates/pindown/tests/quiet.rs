@@ -105,14 +105,17 @@ fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let (all, changes) = (rounds * BUFFERS, lived.load(Ordering::Relaxed));
     let hits = after.hits + after.slow_hits - before.hits - before.slow_hits;
     let quick = after.hits - before.hits;
-    println!("beside {changes} changes {all} look-ups, {quick} hits without a lock, {} with; {after:?}", hits - quick);
+    println!(
+        "{all} look-ups during {changes} changes: {quick} hits without a lock, {} with a lock; {after:?}",
+        hits - quick
+    );
     assert!(hits * 100 >= all * 99, "{hits} hits of {all} look-ups: {after:?}");
     // The hit rate could be high although changes remove registrations, so the number of lost registrations is also
     // checked.
     let lost = after.misses + after.single_uses_for(Refusal::Changed)
         - before.misses
         - before.single_uses_for(Refusal::Changed);
-    assert!(lost * 5 <= changes, "{lost} registered anew for {changes} changes: {after:?}");
+    assert!(lost * 5 <= changes, "{lost} registrations were made again for {changes} changes: {after:?}");
 }
 
 /// Requirements: RCACHE-004.
@@ -147,7 +150,7 @@ fn hits_while_a_files_pages_are_dropped() {
     let Some(world) = World::open() else { return };
     let path = std::env::temp_dir().join(format!("pindown-quiet-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");
-    std::fs::remove_file(&path).expect("its name is not needed");
+    std::fs::remove_file(&path).expect("the file exists");
     std::os::unix::fs::FileExt::write_all_at(&file, &pattern(256 * PAGE, 1), 0).expect("written");
     file.sync_all().expect("on the disk");
     let fd = file.as_raw_fd();
@@ -194,12 +197,12 @@ fn monitor_thread_process() {
     };
     let after = threads();
     let [watching] = Vec::from_iter(after.into_iter().filter(|id| !before.contains(id)))[..] else {
-        panic!("there is one thread more")
+        panic!("expected exactly one new thread")
     };
     WATCHED.store(watching, Ordering::Relaxed);
     let line = |field: &str| {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{watching}/status")).expect("it lives");
-        String::from(status.lines().find_map(|line| line.strip_prefix(field)).expect("it is told").trim())
+        let status = std::fs::read_to_string(format!("/proc/self/task/{watching}/status")).expect("the thread exists");
+        String::from(status.lines().find_map(|line| line.strip_prefix(field)).expect("the status has this line").trim())
     };
     let status = |field: &str| line(field).parse::<u64>().expect("a number");
     // The program's signal handlers may execute any code, so they must run on other threads.
@@ -237,7 +240,7 @@ fn monitor_thread_process() {
         // Blocks are also allocated and freed in registered arenas of the allocator.
         std::hint::black_box(vec![0_u8; 300_000]);
     }
-    assert!(status("voluntary_ctxt_switches:") > woken, "it was woken by what happened");
+    assert!(status("voluntary_ctxt_switches:") > woken, "the changes woke the thread");
     assert!(cache.stats().invalidations > 200, "{:?}", cache.stats());
     assert_eq!(CALLS.load(Ordering::Relaxed), 0, "calls of the allocator by the monitor's thread");
     // Checks that the counter works.
@@ -276,5 +279,5 @@ fn kernel_tier_thread_only_holds_descriptors() {
         world.across(memory.start, PAGE, || map_anew(memory.start, PAGE));
         world.transfers(memory.start, PAGE, seed);
     }
-    assert_eq!(ours.iter().map(switches).collect::<Vec<_>>(), before, "it never ran");
+    assert_eq!(ours.iter().map(switches).collect::<Vec<_>>(), before, "the thread did not run");
 }

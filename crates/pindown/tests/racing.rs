@@ -139,7 +139,7 @@ extern "C" fn give_way(_signal: libc::c_int) {
 }
 
 fn open(merging: bool) -> (Ledger, Cache<Ledger>, Notifier) {
-    // SAFETY: the handler sleeps, which any handler may.
+    // SAFETY: the handler only sleeps, which is allowed in a signal handler.
     unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };
     let ledger = Ledger::new();
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");

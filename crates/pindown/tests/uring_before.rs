@@ -23,14 +23,14 @@ fn monitor() -> Option<Monitor> {
 fn submit(ring: &mut IoUring, entries: &[Entry]) {
     // SAFETY: the memory that the entries point to lives until they have completed, for which the tests wait.
     unsafe { ring.submission().push_multiple(entries) }.expect("there is room");
-    assert_eq!(ring.submit().expect("it is submitted"), entries.len());
+    assert_eq!(ring.submit().expect("the request is submitted"), entries.len());
 }
 
 /// Returns the results of `count` requests.
 fn completed(ring: &mut IoUring, count: usize) -> Vec<i32> {
     let mut results = Vec::new();
     while results.len() < count {
-        ring.submit_and_wait(1).expect("it is waited for");
+        ring.submit_and_wait(1).expect("the wait succeeds");
         results.extend(ring.completion().map(|done| done.result()));
     }
     results
@@ -60,24 +60,24 @@ fn reported(monitor: &Monitor, seen: u64, memory: &Memory) -> bool {
 #[test]
 fn advice_submitted_before_monitoring_is_reported() {
     let _alone = alone();
-    let (mut ring, event, memory) = (IoUring::new(8).expect("io_uring is there"), event(), Memory::new(1));
+    let (mut ring, event, memory) = (IoUring::new(8).expect("io_uring is available"), event(), Memory::new(1));
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
     let advice = opcode::Madvise::new(at, PAGE as i64, libc::MADV_DONTNEED).build();
     submit(&mut ring, &[waits(event), advice]);
     let Some(monitor) = monitor() else { return };
-    assert!(!monitor.page().busy(), "nothing is under way");
+    assert!(!monitor.page().busy(), "no request is in progress");
     let seen = monitor.page().head();
     happens(event);
     assert_eq!(completed(&mut ring, 2)[1], 0);
     assert!(reported(&monitor, seen, &memory));
-    assert!(monitor.page().busy(), "and nothing says when workers have ended");
+    assert!(monitor.page().busy(), "the kernel does not report the end of workers");
 }
 
 /// Requirements: MON-012, MON-018, MON-029.
 #[test]
 fn truncation_submitted_before_monitoring_is_reported() {
     let _alone = alone();
-    let (mut ring, event, file) = (IoUring::new(8).expect("io_uring is there"), event(), memfd(PAGE));
+    let (mut ring, event, file) = (IoUring::new(8).expect("io_uring is available"), event(), memfd(PAGE));
     let memory = Memory::of(1, libc::MAP_PRIVATE, file);
     oracle::store(memory.start, &[7; PAGE as usize]);
     let cut = opcode::Ftruncate::new(types::Fd(file as i32), 0).build();
@@ -95,7 +95,7 @@ fn truncation_submitted_before_monitoring_is_reported() {
 #[test]
 fn pending_io_worker_requests_are_reported() {
     let _alone = alone();
-    let (mut ring, memory) = (IoUring::new(8).expect("io_uring is there"), Memory::new(1));
+    let (mut ring, memory) = (IoUring::new(8).expect("io_uring is available"), Memory::new(1));
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
     let path = std::env::temp_dir().join(format!("pindown-fifo-{}", std::process::id()));
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
@@ -109,7 +109,7 @@ fn pending_io_worker_requests_are_reported() {
     let Some(monitor) = monitor() else { return };
     let seen = monitor.page().head();
     let early = pindown::monitor::bpf::reports_beginnings().expect("the programs are loaded");
-    assert_eq!(monitor.page().busy(), early, "where page tables are freed early nothing may be kept");
+    assert_eq!(monitor.page().busy(), early, "nothing may be kept if page tables are freed early");
     let other = must(libc::SYS_open, [name.as_ptr() as u64, libc::O_WRONLY as u64, 0, 0, 0, 0]);
     let results = completed(&mut ring, 2);
     assert!(results[0] >= 0 && results[1] == 0, "{results:?}");
@@ -124,7 +124,7 @@ fn pending_io_worker_requests_are_reported() {
 #[test]
 fn idle_io_workers_do_not_mark_the_page_busy() {
     let _alone = alone();
-    let (mut ring, file) = (IoUring::new(8).expect("io_uring is there"), memfd(PAGE));
+    let (mut ring, file) = (IoUring::new(8).expect("io_uring is available"), memfd(PAGE));
     let page = must(libc::SYS_mmap, [0, 2 * PAGE, oracle::READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
     let read = |at: u64| {
         let buffer = std::ptr::with_exposed_provenance_mut(at as usize);

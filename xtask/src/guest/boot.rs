@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// How the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Accelerator {
-    /// The processor, with /dev/kvm
+    /// By the processor, with /dev/kvm
     Kvm,
-    /// QEMU's translation
+    /// By QEMU's translation, which is slow
     Tcg,
 }
 
@@ -148,13 +148,13 @@ fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     let when = if began { "while the program ran" } else { "before the program began" };
     let why = match (panic_in(console), late) {
         (Some(panic), _) => format!("the guest's kernel panicked {when}: {panic}"),
-        (None, Some(limit)) => format!("no end within {} s, {when}", limit.as_secs()),
-        (None, None) => format!("the guest ended {when}; its console's last words: {}", last_line(console)),
+        (None, Some(limit)) => format!("the guest did not end within {} s, {when}", limit.as_secs()),
+        (None, None) => format!("the guest ended {when}; the last line of its console: {}", last_line(console)),
     };
     End::NoResult { why, began }
 }
 
-/// Returns the reason of a kernel panic from the kernel's output.
+/// Returns the reason for a kernel panic from the kernel's output.
 fn panic_in(console: &str) -> Option<&str> {
     let words = ["BUG: ", "Oops: ", "general protection fault", "Kernel panic"];
     let found = |line: &&str| words.iter().any(|word| line.contains(word));

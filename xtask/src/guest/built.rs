@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::fs;
 use std::path::PathBuf;
 
-/// The fields that are used of cargo's message about a built program or library.
+/// The fields that are used from cargo's message about a built program or library.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub(super) fn command(place: &Repository) -> Outcome<PathBuf> {
     let output = place.cargo().args(["build", "--quiet", "--message-format=json", "-p", "percale-cli"]).output()?;
     let programs = programs_in(output.success()?);
     let found = programs.into_iter().find(|(kind, name, _)| kind == "bin" && name == "percale");
-    found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no command"))
+    found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no program named percale"))
 }
 
 /// Builds the libfabric provider in the profile of the tests. It is placed in a separate directory, under the name by

@@ -19,7 +19,7 @@ pub(super) enum Client {
 /// The minimum number of packets that a client must send over its devices. All clients send more. A client that
 /// connects only over TCP sends none.
 const PACKETS: u64 = 10_000;
-/// The minimum number of sizes of fi_pingpong. It has more, from one byte to several megabytes.
+/// The minimum number of sizes of fi_pingpong. The program measures more, from one byte to several megabytes.
 const SIZES: usize = 20;
 /// The minimum number of tests. The selected part of mpi4py has more.
 const TESTS: usize = 200;
@@ -75,13 +75,13 @@ impl Client {
             }
             Self::Mpi4py => match interop::verdict_of_mpi4py(&printed.join("\n")) {
                 Ok((count, skipped)) => {
-                    (Some(count - skipped).filter(|&ran| ran >= TESTS), format!("tests a rank; {skipped} skipped"))
+                    (Some(count - skipped).filter(|&ran| ran >= TESTS), format!("tests per rank; {skipped} skipped"))
                 }
                 Err(why) => (None, why),
             },
         };
         let failed = usize::from(done.is_none()) + usize::from(packets < PACKETS);
-        ProgramRow::new(done.unwrap_or(0), failed, 0, format!("{what}; {packets} packets of RDMA devices"))
+        ProgramRow::new(done.unwrap_or(0), failed, 0, format!("{what}; {packets} packets sent by RDMA devices"))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let sizes = "64      20      =20     2.5k        0.01s      0.17     377.99       0.00\n".repeat(SIZES);
         let over = |packets: u64| format!("bytes #sent\n{sizes}RDMA devices sent {packets} packets");
         assert_eq!(judged(Client::Pingpong("rdm"), &over(20_000)), Verdict::Passed);
-        assert_eq!(judged(Client::Pingpong("rdm"), &over(0)), Verdict::Failed, "it went over TCP");
+        assert_eq!(judged(Client::Pingpong("rdm"), &over(0)), Verdict::Failed, "the data was sent over TCP");
         assert_eq!(
             judged(Client::Pingpong("rdm"), &sizes),
             Verdict::Failed,

@@ -111,7 +111,8 @@ impl Archive {
 fn name_of(path: &Path) -> Outcome<String> {
     let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     let name = path.to_str().and_then(|path| path.strip_prefix('/')).filter(|_| is_plain);
-    name.map(str::to_owned).ok_or_else(|| Failure::new(format!("{}: no absolute path in plain text", path.display())))
+    name.map(str::to_owned)
+        .ok_or_else(|| Failure::new(format!("{}: not an absolute path in UTF-8 without `..`", path.display())))
 }
 
 #[cfg(test)]

@@ -87,7 +87,8 @@ impl BuiltPart {
         }
         let depends = apt("apt-cache", &["depends", KERNEL])?;
         let kernel = depends.lines().find_map(kernel_in);
-        let kernel = kernel.ok_or_else(|| Failure::new(format!("apt has no {KERNEL} that depends on a kernel")))?;
+        let kernel =
+            kernel.ok_or_else(|| Failure::new(format!("apt has no package {KERNEL} that depends on a kernel")))?;
         Ok([vec![kernel.to_owned()], own(GUEST)].concat())
     }
 }
@@ -98,7 +99,7 @@ impl BuiltPart {
 /// Fails if apt does not find the packages, even after an update of its lists.
 pub(super) fn versions(part: BuiltPart) -> Outcome<Vec<String>> {
     if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
-        return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
+        return Err(Failure::new("apt-get and dpkg-deb are missing; the guest is built from Debian packages"));
     }
     let mut files = known_files(part).or_else(|_| {
         apt("apt-get", &["update"])?;
@@ -116,7 +117,7 @@ fn known_files(part: BuiltPart) -> Outcome<Vec<String>> {
     if files.len() == names.len() {
         Ok(files)
     } else {
-        Err(Failure::new(format!("apt has only these packages of the guest: {}", files.join(", "))))
+        Err(Failure::new(format!("apt found only these of the guest's packages: {}", files.join(", "))))
     }
 }
 
@@ -126,7 +127,7 @@ pub(super) fn download(files: &[String], directory: &Path) -> Outcome {
     let program = Program::new("apt-get").args(["download", "-q"]).args(&names).within(directory);
     program.limit(Duration::from_secs(300)).output()?.success()?;
     let missing = files.iter().find(|file| !directory.join(file).exists());
-    missing.map_or(Ok(()), |file| Err(Failure::new(format!("apt-get brought no {file}"))))
+    missing.map_or(Ok(()), |file| Err(Failure::new(format!("apt-get did not download {file}"))))
 }
 
 /// Unpacks packages from one directory into another, and removes the packages.

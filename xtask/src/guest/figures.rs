@@ -23,7 +23,7 @@ const WHAT: [(&str, &str); 8] = [
     ("register", "register"),
     ("deregister", "deregister"),
     ("bind", "bind a window of type 2"),
-    ("invalidate", "invalidate it"),
+    ("invalidate", "invalidate the window"),
 ];
 
 /// A line of the command's output.
@@ -128,7 +128,7 @@ mod tests {
         let row = judge(&printed);
         assert_eq!((row.result, row.passed), (Verdict::Passed, 16));
         printed.pop();
-        assert_eq!(judge(&printed).result, Verdict::Failed, "something is missing of one size");
+        assert_eq!(judge(&printed).result, Verdict::Failed, "a figure of one size is missing");
         assert_eq!(judge(&[]).result, Verdict::Failed);
     }
 

@@ -125,7 +125,7 @@ fn kernel_of(root: &Path) -> Outcome<(String, PathBuf)> {
         let name = entry.file_name().into_string().ok()?;
         Some((name.strip_prefix("vmlinuz-")?.to_owned(), entry.path()))
     });
-    found.ok_or_else(|| Failure::new("the kernel's package brought no kernel"))
+    found.ok_or_else(|| Failure::new("the kernel's package contains no kernel"))
 }
 
 /// Adds the modules in /modules, and the order in which they are loaded.

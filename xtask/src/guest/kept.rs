@@ -6,7 +6,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// A kind of files built by `kept`.
+/// A set of files that `kept` builds.
 pub(super) struct FileKind<'a> {
     pub(super) part: BuiltPart,
     /// The prefix of the names of its directories.
@@ -68,7 +68,7 @@ pub(super) fn unpacked(versions: &[String], directory: &Path) -> Outcome<PathBuf
     fs::create_dir_all(&packages)?;
     eprintln!("  fetching {} packages", versions.len());
     fetch::download(versions, &packages)?;
-    eprintln!("  unpacking them");
+    eprintln!("  unpacking the packages");
     fetch::unpack(versions, &packages, &root)?;
     fs::remove_dir_all(&packages)?;
     Ok(root)

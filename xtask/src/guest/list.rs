@@ -72,7 +72,7 @@ const fn client(name: &'static str, about: &'static str, client: Client, limit: 
     GuestProgram { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
 }
 
-/// All operations on one kind of memory, and threads. Large memory takes long with soft-RoCE.
+/// All operations on one kind of memory, and threads. Large memory takes a long time with soft-RoCE.
 macro_rules! verbs {
     ($monitor:literal) => {
         &["--device", "verbs", "--monitor", $monitor, "--filter", "private anonymous", "--seconds", "5"]
@@ -83,17 +83,17 @@ macro_rules! verbs {
 const COMPILER: &str = "compiles a C program";
 /// On Linux 6.1, the pages of a fixed buffer remained pinned, and were counted as pinned, for a while after its
 /// removal.
-const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
+const DEFERRED: &str = "io_uring of this kernel unpins memory with a delay";
 
 /// The programs of the default run. It does not contain the tests of pindown-helper, because pindown-helper rejects all
 /// clients without SO_PASSPIDFD, which Linux supports since 6.5. It does not contain the tests of limits of pinned
-/// memory either, because pages that io_uring still has pinned count against them.
+/// memory either, because pages that io_uring has not unpinned yet count towards these limits.
 pub(super) const ALL: &[GuestProgram] = &[
     GuestProgram {
         is_quick: true,
         ..test(
             "verbs",
-            "libibverbs, what a stale registration does, and queue pairs that go",
+            "libibverbs, effects of stale registrations, and loss of queue pairs",
             "percale-transport",
             &["verbs::", "pairs::"],
             120,
@@ -109,10 +109,10 @@ pub(super) const ALL: &[GuestProgram] = &[
     },
     GuestProgram {
         left_out: &[
-            ("changes_of_system_v_segments_are_noticed", "this kernel's io_uring takes no such memory"),
+            ("changes_of_system_v_segments_are_noticed", "io_uring of this kernel does not support such memory"),
             ("pages_are_unpinned_when_a_change_was_taken_in", DEFERRED),
         ],
-        ..test("pindown-changes", "every kind of change, under the kernel tier", "pindown:changes", &[], 300)
+        ..test("pindown-changes", "all kinds of changes, with the kernel tier", "pindown:changes", &[], 300)
     },
     GuestProgram {
         left_out: &[("fresh_memory_in_each_of_many_iterations", DEFERRED)],
@@ -134,7 +134,7 @@ pub(super) const ALL: &[GuestProgram] = &[
     ),
     test(
         "processes-verbs",
-        "two processes over verbs: peers that die, stop and leave",
+        "two processes over verbs: peers that exit, stop and disconnect",
         "percale-conformance:processes",
         &["verbs::"],
         300,
@@ -169,7 +169,7 @@ pub(super) const ALL: &[GuestProgram] = &[
     client("provider-mpi4py", "mpi4py's tests over Open MPI over the provider", Client::Mpi4py, 300),
     GuestProgram {
         name: "figures",
-        about: "what registrations and windows cost beside transfers",
+        about: "the cost of registrations and windows, compared with transfers",
         what: What::Figures,
         arguments: &[],
         left_out: &[],
@@ -184,7 +184,12 @@ pub(super) const ALL: &[GuestProgram] = &[
     torture("torture-verbs-none", "over an RDMA device, without a monitor", Expected::Sound, verbs!("none")),
     torture("torture-verbs-bpf", "over an RDMA device, the kernel tier", Expected::Sound, verbs!("bpf")),
     torture("torture-verbs-plain", "over an RDMA device, userfaultfd", Expected::Sound, verbs!("userfaultfd-plain")),
-    torture("torture-verbs-broken", "over an RDMA device, no news", Expected::Stale, verbs!("broken-silent")),
+    torture(
+        "torture-verbs-broken",
+        "over an RDMA device, a monitor that reports nothing",
+        Expected::Stale,
+        verbs!("broken-silent"),
+    ),
 ];
 
 impl GuestProgram {
@@ -337,7 +342,7 @@ mod tests {
         let row = judged("shm", printed, &End::Exit(101));
         assert_eq!((row.result, row.passed, row.failed, row.note.as_str()), (Verdict::Failed, 1, 1, "b"));
         let row = judged("shm", "running 2 tests\ntest a ... ok", &End::Exit(0));
-        assert_eq!(row.result, Verdict::Failed, "it ended before its tests did");
+        assert_eq!(row.result, Verdict::Failed, "the program ended before its tests");
         let no = End::NoResult { why: "a panic".into(), began: true };
         assert_eq!(judged("shm", printed, &no).result, Verdict::NoResult);
     }

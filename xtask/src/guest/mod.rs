@@ -49,12 +49,13 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The guest has two processors, no disk and no network but its own: the RDMA devices rxe0 (10.9.0.1), and rxe1 (10.9.1.1) \
-and rxe2 (10.9.1.2) with a wire between them. A program lies there where it lies here. Its exit code is the command's; a \
-guest that panics or does not end in time is an error. Examples:
+The guest has two processors, no disk, and no connection to other networks. It has the RDMA devices rxe0 (10.9.0.1), \
+rxe1 (10.9.1.1) and rxe2 (10.9.1.2); the last two are connected to each other. A program has the same path in the \
+guest as on this machine. The command returns the program's exit code. It fails if the guest panics or the program \
+does not end in time. Examples:
 
   cargo xtask guest                                    the list
-  cargo xtask guest --only torture                     the part of it with this in the name
+  cargo xtask guest --only torture                     the programs of the list with this text in their names
   cargo xtask guest -- /usr/bin/rdma link
   cargo xtask guest --test percale -- verbs            tests of a library
   cargo xtask guest --test percale-conformance:conformance --env PERCALE_TRANSPORT=verbs")]
@@ -62,11 +63,11 @@ pub(crate) struct Arguments {
     /// Runs this program with these arguments instead of the list
     #[arg(last = true, value_name = "PROGRAM ARGUMENTS")]
     command: Vec<String>,
-    /// Runs this test program instead: a library's (percale) or another (percale-conformance:conformance); arguments
-    /// follow `--`
+    /// Runs this test program instead of the list: a library's own tests (percale) or an integration test
+    /// (percale-conformance:conformance); its arguments follow `--`
     #[arg(long, value_name = "PACKAGE[:TEST]")]
     test: Option<String>,
-    /// Only programs of the list with this in their names
+    /// Only programs of the list with this text in their names
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["command", "test"])]
     only: Option<String>,
     /// Only the short part of the list
@@ -87,7 +88,7 @@ pub(crate) struct Arguments {
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
-    /// The executor of the guest's instructions [default: the processor if possible]
+    /// How the guest's instructions are executed [default: kvm if possible, otherwise tcg]
     #[arg(long, value_enum)]
     accelerator: Option<Accelerator>,
     /// Builds the guest again from Debian's current packages
@@ -193,9 +194,9 @@ impl Guest {
         let cases: Vec<&GuestProgram> = list::ALL.iter().filter(wanted).collect();
         if cases.is_empty() {
             let names: Vec<&str> = list::ALL.iter().map(|case| case.name).collect();
-            return Err(Failure::new(format!("nothing in the list has that in its name: {}", names.join(", "))));
+            return Err(Failure::new(format!("no program matches the filter; the programs are {}", names.join(", "))));
         }
-        eprintln!("  building what runs");
+        eprintln!("  building the programs");
         let mut jobs = Vec::with_capacity(cases.len());
         for case in &cases {
             let mut job = case.job(place, arguments.anew, self.job(place, arguments))?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Transport {
-    /// Shared memory where that works, which is percale's default
+    /// percale's default: shared memory where possible
     Shm,
     /// TCP only
     Tcp,

@@ -96,6 +96,6 @@ pub(super) fn two(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> Pass
     let printed = run(launch, &site.printed(case, ""), deadline)?;
     match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
-        None => Err(Failure::new("it did not print the expected result").into()),
+        None => Err(Failure::new("the program did not print the expected result").into()),
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn information(site: &Site<'_>, case: &ClientCase, deadline: Instant)
         printed.lines().filter_map(|line| line.strip_prefix("provider: ")).filter(|name| name.contains("percale"));
     let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|name| *name == "percale");
     if let Some(stray) = others.first() {
-        return Err(Failure::new(format!("a stray entry: {stray}")).into());
+        return Err(Failure::new(format!("fi_info shows an unexpected provider: {stray}")).into());
     }
     if ours.is_empty() {
         return Err(Failure::new("fi_info does not show percale").into());
@@ -34,7 +34,7 @@ pub(super) fn information(site: &Site<'_>, case: &ClientCase, deadline: Instant)
         run(site.client(Program::new("fi_info").arg("-e"), case), &site.printed(case, "parameters"), deadline)?;
     let count = parameters.lines().filter(|line| line.contains("FI_PERCALE_")).count();
     if count == 0 {
-        return Err(Failure::new("fi_info -e names no parameter of percale").into());
+        return Err(Failure::new("fi_info -e lists no parameters of percale").into());
     }
     Ok(format!("{} entries, {count} parameters", ours.len()))
 }
@@ -52,7 +52,7 @@ pub(super) fn pingpong(site: &Site<'_>, case: &ClientCase, kind: &str, deadline:
     let printed = pair(server, client, port, &site.printed(case, ""), deadline)?;
     let sizes = printed.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count();
     if sizes == 0 {
-        return Err(Failure::new("fi_pingpong measured nothing").into());
+        return Err(Failure::new("fi_pingpong printed no measurements").into());
     }
     Ok(format!("{sizes} sizes"))
 }
@@ -85,7 +85,7 @@ pub(super) fn bereft(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> P
     let printed = run(site.client(Program::new(program), case), &site.printed(case, ""), deadline)?;
     match printed.lines().find_map(|line| line.strip_suffix(", 0 wrong")) {
         Some(errors) => Ok(errors.to_owned()),
-        None => Err(Failure::new("it did not print the expected result").into()),
+        None => Err(Failure::new("the program did not print the expected result").into()),
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn every(site: &Site<'_>, case: &ClientCase, libfabric: Option<&Path>
     if let Some(directory) = libfabric {
         site.environment(Wheels::Mpich)?;
         if !directory.join("libfabric.so.1").exists() {
-            return Err(Trouble::Missing(format!("{} holds no libfabric", directory.display())));
+            return Err(Trouble::Missing(format!("{} does not contain libfabric.so.1", directory.display())));
         }
         program = program.env("PERCALE_LIBFABRIC", directory);
     }

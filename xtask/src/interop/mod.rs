@@ -41,13 +41,13 @@ pub(crate) struct Arguments {
     /// Only clients with this text in their name or in the name of their library
     #[arg(long)]
     only: Option<String>,
-    /// Without the clients with this text in their name
+    /// Leaves out the clients with this text in their name
     #[arg(long)]
     except: Option<String>,
     /// Only over this transport
     #[arg(long, value_enum)]
     transport: Option<Transport>,
-    /// How often each client runs; it passes if it passes every time
+    /// The number of runs of each client; a client passes if all of its runs pass
     #[arg(long, default_value_t = 1)]
     repeat: usize,
     /// Runs fabtests from this directory of programs instead, and compares with libfabric's shm and tcp providers

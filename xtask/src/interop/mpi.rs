@@ -156,7 +156,7 @@ pub(super) fn program(
     let printed = run(launch.arg(program).args(arguments), &site.printed(case, ""), deadline)?;
     match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
-        None => Err(Failure::new("it did not print the expected result").into()),
+        None => Err(Failure::new("the program did not print the expected result").into()),
     }
 }
 
@@ -192,10 +192,11 @@ pub(super) fn mpi4py(
     let launch = launch.args(chosen).args(library.its_own_failures()).args(crashes).within(&sources);
     let printed = run(launch, &site.printed(case, ""), deadline)?;
     let (count, skipped) = verdict_of_mpi4py(&printed).map_err(Failure::new)?;
-    Ok(format!("{count} tests a rank, {skipped} of them skipped"))
+    Ok(format!("{count} tests per rank, {skipped} of them skipped"))
 }
 
-/// Much longer than any error takes. A rank that exceeds it hangs. (The program's own limit is longer.)
+/// The time limit for the ranks to report their errors, which normally takes much less time. A rank that exceeds the
+/// limit counts as hanging. (The program's own limit is longer.)
 const HANGS: Duration = Duration::from_secs(30);
 
 /// Kills the last of three ranks. The others must get errors. `what` selects how they wait for it.
@@ -240,7 +241,7 @@ pub(super) fn latency(site: &Site<'_>, case: &ClientCase, library: Library, dead
                 run(launch.arg(&program).args(SIZES), &site.printed(case, &format!("{side} {turn}")), deadline)?;
             let halves: Vec<f64> = printed.lines().filter_map(half_round_trip).collect();
             if halves.len() != SIZES.len() {
-                return Err(Failure::new("it did not measure every size").into());
+                return Err(Failure::new("the program did not measure every size").into());
             }
             runs.push(halves);
         }
@@ -253,11 +254,11 @@ pub(super) fn latency(site: &Site<'_>, case: &ClientCase, library: Library, dead
     Ok(shown.collect::<Vec<_>>().join("; "))
 }
 
-/// The number of runs over each of the two.
+/// The number of runs over each of the two transports.
 const TURNS: usize = 5;
 const SIZES: [&str; 3] = ["8", "65536", "1048576"];
 
-/// Parses a line of the program.
+/// Parses a line of the program's output.
 fn half_round_trip(line: &str) -> Option<f64> {
     line.split_once(" bytes ")?.1.strip_suffix(" us")?.parse().ok()
 }
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(survivors(good, true, false).unwrap(), "errors after 3 ms and 16 ms");
         let aborted = "rank 1: an error after 3 ms, 0 wrong\nAbort(7): Fatal error in internal_Recv: Other\n";
         assert_eq!(survivors(aborted, true, true).unwrap(), "errors after 3 ms; 1 aborted by MPICH");
-        assert!(survivors("", true, true).is_ok(), "the launcher did not wait for its words");
+        assert!(survivors("", true, true).is_ok(), "the launcher discarded the output");
         assert!(survivors(good, false, true).is_err());
         assert!(survivors("", true, false).is_err());
         assert!(survivors(&(good.to_owned() + "a rank hangs: 1 wrong\n"), true, true).is_err());
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn half_round_trips_are_read() {
         assert_eq!(half_round_trip("8 bytes 1.250 us"), Some(1.25));
-        assert_eq!(half_round_trip("8 bytes in vain"), None);
+        assert_eq!(half_round_trip("8 bytes without a time"), None);
         assert_eq!(half_round_trip(""), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }

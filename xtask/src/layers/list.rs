@@ -79,7 +79,7 @@ impl List {
             let (entry, stated) = entry(line).ok_or_else(|| {
                 let forms =
                     "`A => B`, `A => B (dev)`, `CRATE: a -> b`, `CRATE: a -> b !`, `CRATE: arrows in cycles below the top: N`";
-                Failure::new(format!("{LIST}:{number}: `{line}` has none of the forms {forms}"))
+                Failure::new(format!("{LIST}:{number}: `{line}` does not have one of the forms {forms}"))
             })?;
             let shown = entry.to_string();
             if let Some(first) = entries.insert(entry, Stated { line: number, ..stated }) {
@@ -184,10 +184,10 @@ impl List {
                 }),
                 (Some(Stated { is_marked: false, line, .. }), Some(size)) => problems.push(format!(
                     "{place}: `{entry}` is in a cycle of {size} modules and has no mark in {LIST}:{line}: break the \
-                     cycle, or add ` !` to the line if the arrow is to go later"
+                     cycle, or add ` !` to the line if the arrow will be removed later"
                 )),
                 (Some(Stated { is_marked: true, line, .. }), None) => {
-                    problems.push(format!("{LIST}:{line}: `{entry}` is in no cycle any more: remove the mark"));
+                    problems.push(format!("{LIST}:{line}: `{entry}` is no longer in a cycle: remove the mark"));
                 }
                 _ => {}
             }

@@ -69,7 +69,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     Ok(problems.is_empty())
 }
 
-/// Runs the step of `cargo xtask test`.
+/// Runs the checks as a step of `cargo xtask test`.
 pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
     let found = WorkspaceSources::read(place)?;
     let problems = problems(place, &found)?;

@@ -23,7 +23,7 @@ pub(crate) fn inserted(document: &str, found: &WorkspaceSources) -> Outcome<Stri
     let parts = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
     let (before, after) = parts.ok_or_else(|| {
         Failure::new(format!(
-            "{DOCUMENT} has no place for the picture; add the lines `{}` and `{END}`",
+            "{DOCUMENT} has no markers for the picture; add the lines `{}` and `{END}`",
             BEGIN.trim_end()
         ))
     })?;
@@ -37,7 +37,7 @@ pub(crate) fn problem(document: &str, found: &WorkspaceSources) -> Outcome<Optio
     }
     let line = document.lines().position(|line| line == BEGIN.trim_end()).map_or(1, |at| at + 1);
     Ok(Some(format!(
-        "{DOCUMENT}:{line}: the picture is not that of the sources: run `cargo xtask layers --write` and review the \
+        "{DOCUMENT}:{line}: the picture does not match the sources: run `cargo xtask layers --write` and review the \
          difference"
     )))
 }

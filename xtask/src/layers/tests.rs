@@ -105,7 +105,7 @@ fn stale_list_lines_are_problems() {
     let list = "a => b\na: high -> low !\na: low -> high !\na: arrows in cycles below the top: 1\n";
     let found = problems(list, &made.found());
     let begins = [
-        "xtask/layers.txt:2: `a: high -> low` is in no cycle any more: remove the mark",
+        "xtask/layers.txt:2: `a: high -> low` is no longer in a cycle: remove the mark",
         "xtask/layers.txt:1: `a => b`: no Cargo.toml declares this: remove the line",
         "xtask/layers.txt:3: `a: low -> high`: no source needs this: remove the line",
         "xtask/layers.txt:4: a has no arrows in cycles below the top: remove the line",

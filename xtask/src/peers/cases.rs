@@ -111,7 +111,7 @@ impl PeerCase {
     }
 
     /// Returns the variants of the case. The allocator of the memory makes a difference only if a peer can map the
-    /// memory. For messages, they must also not be copied through a ring.
+    /// memory and, for messages, only if they are too long to be copied through a ring.
     pub(crate) fn variants(&self) -> Vec<Variant> {
         let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
         // For collectives, the allocator of the memory makes no difference.

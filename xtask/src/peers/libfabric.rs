@@ -25,7 +25,7 @@ pub(super) fn measure(case: &PeerCase) -> Outcome<f64> {
         let program = program.args(["-p", case.transport, "-e", "rdm", "-m", "tagged", "-I", &count, "-S", &bytes]);
         if is_client { program.args(["-P", &port, "127.0.0.1"]) } else { program.args(["-B", &port]) }
     })?;
-    one_way(&printed).ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
+    one_way(&printed).ok_or_else(|| Failure::new(format!("unexpected output of {NAME}: {printed}")))
 }
 
 /// Returns the column `usec/xfer` of the last row. It is counted from the end, because a version may add fields at the

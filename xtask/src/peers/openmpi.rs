@@ -40,7 +40,7 @@ impl OpenMpi {
         let program = program.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         let output = program.arg(&self.0).arg(case.bytes.to_string()).limit(Duration::from_secs(120)).output()?;
         let printed = output.success()?;
-        nanoseconds(printed).ok_or_else(|| Failure::new(format!("the program printed something unknown: {printed}")))
+        nanoseconds(printed).ok_or_else(|| Failure::new(format!("unexpected output of the program: {printed}")))
     }
 }
 

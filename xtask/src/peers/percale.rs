@@ -38,7 +38,8 @@ pub(super) fn measure(perf: &Perf, case: &PeerCase, variant: Variant) -> Outcome
             && row.dirty == variant.is_dirty
             && row.memory == memory
     };
-    let row = rows.iter().find(is_it).ok_or_else(|| Failure::new("percale perf did not measure what was asked"))?;
+    let row =
+        rows.iter().find(is_it).ok_or_else(|| Failure::new("percale perf did not print the requested measurement"))?;
     if let Some(why) = row.nonsense() {
         return Err(Failure::new(format!("percale perf: {why}")));
     }
@@ -47,5 +48,5 @@ pub(super) fn measure(perf: &Perf, case: &PeerCase, variant: Variant) -> Outcome
         Op::TaggedRate => row.rate,
         _ => row.bytes_per_s,
     };
-    figure.ok_or_else(|| Failure::new(format!("percale perf gave no figure for {}", case.op.name())))
+    figure.ok_or_else(|| Failure::new(format!("percale perf printed no figure for {}", case.op.name())))
 }

@@ -13,13 +13,13 @@ pub(super) fn run(run: &PeerRun) {
     }
     println!("{shown}");
     println!(
-        "one way (get, fetch-add-alone, compare-swap: the operation); medians of {} rounds; a ratio is percale's by the peer's; percale: {}; {}",
+        "one way (get, fetch-add-alone, compare-swap: the operation); medians of {} rounds; ratio: percale's value divided by the peer's; percale: {}; {}",
         run.rounds,
         run.api_text(),
         run.versions.join(", ")
     );
     if run.busy > BUSY {
-        println!("others used up to {:.0} % of the machine: measure again when it is quiet", run.busy * 100.0);
+        println!("other programs used up to {:.0} % of the machine: measure again when it is idle", run.busy * 100.0);
     }
     for problem in &run.problems {
         println!("not measured: {problem}");
@@ -67,7 +67,7 @@ fn verdict(row: &Comparison) -> &'static str {
     match row {
         row if row.percale_value.is_none() || row.peer_value.is_none() => "not measured",
         row if row.is_loss() => "LOSS",
-        row if row.is_short() => "short of its aim",
+        row if row.is_short() => "target missed",
         _ => "",
     }
 }

@@ -69,9 +69,7 @@ pub(super) fn measure(case: &PeerCase, setup: Setup) -> Outcome<f64> {
         // The program's megabytes have 2^20 bytes, so the rate is computed from the message rate.
         _ => column("overall_mr").map(|rate| rate * case.bytes as f64),
     };
-    figure
-        .filter(|value| *value > 0.0)
-        .ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
+    figure.filter(|value| *value > 0.0).ok_or_else(|| Failure::new(format!("unexpected output of {NAME}: {printed}")))
 }
 
 /// Returns the number of iterations that take about half a second.

@@ -83,7 +83,7 @@ pub(super) fn perf(place: &Repository) -> Outcome<Findings> {
     }
     for transport in ["shm", "tcp"] {
         if !rows.iter().any(|row| row.transport == transport) {
-            return Err(Failure::new(format!("no row was measured over {transport}; `percale info` says why")));
+            return Err(Failure::new(format!("no row was measured over {transport}; `percale info` shows the reason")));
         }
     }
     Ok(Findings::new(rows.len() - failed, failed, "rows"))

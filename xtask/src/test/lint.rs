@@ -7,7 +7,7 @@ use crate::steps::Findings;
 
 pub(super) fn format(place: &Repository) -> Outcome<Findings> {
     if on_path("rustfmt").is_none() {
-        return Ok(Findings::skipped("rustfmt is not here: rustup component add rustfmt"));
+        return Ok(Findings::skipped("rustfmt is not installed: rustup component add rustfmt"));
     }
     place.cargo().args(["fmt", "--all", "--check"]).passed()?;
     Ok(Findings::default())
@@ -15,7 +15,7 @@ pub(super) fn format(place: &Repository) -> Outcome<Findings> {
 
 pub(super) fn clippy(place: &Repository) -> Outcome<Findings> {
     if on_path("cargo-clippy").is_none() {
-        return Ok(Findings::skipped("clippy is not here: rustup component add clippy"));
+        return Ok(Findings::skipped("clippy is not installed: rustup component add clippy"));
     }
     place.cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]).passed()?;
     Ok(Findings::default())

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// operations
     #[arg(long, conflicts_with = "quick")]
     all: bool,
-    /// Only tests with this in their path
+    /// Only tests with this text in their path
     #[arg(long)]
     filter: Option<String>,
 }
@@ -42,11 +42,11 @@ enum Step {
     Layers,
     /// Clippy reports no warnings
     Clippy,
-    /// The library compiles without features and with each alone, and its dependencies stay few
+    /// The library compiles without features and with each alone, and has few dependencies
     Features,
     /// Unit, integration and documentation tests
     Tests,
-    /// The same tests over RDMA, on a double of libibverbs
+    /// The same tests over RDMA, on a test double of libibverbs
     Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
@@ -54,7 +54,7 @@ enum Step {
     Search,
     /// Each example runs and exits successfully
     Examples,
-    /// The command measures something on shm and tcp
+    /// The command runs over shm and tcp and prints plausible results
     Perf,
     /// Unmodified clients run over the libfabric provider
     Interop,
@@ -83,21 +83,21 @@ impl Step {
             Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
                 suite::tests(place, arguments.filter.as_deref(), arguments.all)
             }),
-            Self::Verbs => steps.run("verbs", "what is over RDMA, on a double of libibverbs", || {
+            Self::Verbs => steps.run("verbs", "RDMA tests on a test double of libibverbs", || {
                 suite::verbs(place, arguments.filter.as_deref(), arguments.all)
             }),
             Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
             Self::Search => {
                 steps.run("search", "random operations and lifecycle events", || crate::search::check(place))
             }
-            Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
-            Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
+            Self::Examples => steps.run("examples", "every example runs successfully", || commands::examples(place)),
+            Self::Perf => steps.run("perf", "short runs of the command on every transport", || commands::perf(place)),
             Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),
             Self::Walk => {
                 steps.run("walk", "the provider under sanitizers", || crate::walk::check(place, arguments.all))
             }
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
-            Self::Docs => steps.run("docs", "the documents of the code", || lint::docs(place)),
+            Self::Docs => steps.run("docs", "the documentation of the code", || lint::docs(place)),
         }
     }
 }
@@ -119,7 +119,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
 fn needed() -> Outcome<Findings> {
     let wanted = packages::TESTS.map(|(needed, _)| needed);
     Ok(match packages::ensure(&wanted) {
-        Ok(()) => Findings::new(0, 0, format!("{} packages are here", wanted.len())),
+        Ok(()) => Findings::new(0, 0, format!("{} packages are installed", wanted.len())),
         Err(why) => {
             let without = packages::TESTS.iter().filter(|(needed, _)| !needed.is_here());
             let without = without.map(|(needed, what)| format!("without {}: {what}", needed.package)).collect();

@@ -84,7 +84,7 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
         // A step that ran no checks has not passed.
         return Findings::new(0, 1, none);
     }
-    let apart = [(TestEnding::Skipped, "cannot be done here"), (TestEnding::Ignored, "ignored")];
+    let apart = [(TestEnding::Skipped, "skipped"), (TestEnding::Ignored, "ignored")];
     let apart = apart.map(|(ending, what)| (count(ending), what)).into_iter().filter(|(count, _)| *count > 0);
     let note = apart.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
     Findings::new(passed, failed, note).with_remarks(skips(found))
@@ -200,6 +200,6 @@ mod tests {
                 unselected(&text).into_iter().map(|name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
             })
             .collect();
-        assert!(found.is_empty(), "begin the names with `loom_`, or nothing runs these models: {found:#?}");
+        assert!(found.is_empty(), "these models never run; begin their names with `loom_`: {found:#?}");
     }
 }

@@ -63,7 +63,7 @@ fn unsanitized(here: Outcome, required: bool) -> Outcome<Option<String>> {
     match here {
         Ok(()) => Ok(None),
         Err(why) if required => {
-            Err(Failure::new(format!("the sanitizers are missing, without which the walk does not pass in CI: {why}")))
+            Err(Failure::new(format!("the sanitizers are missing, and they are required in CI: {why}")))
         }
         Err(why) => Ok(Some(why.to_string())),
     }

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Every version at every level for every scenario, and more orders; without it each pair of a scenario and a level
-    /// runs once
+    /// Every version at every level for every scenario, and more orders; without this option, each pair of a scenario
+    /// and a level runs once
     #[arg(long)]
     all: bool,
     /// The first seed
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// The number of closing orders for each case
     #[arg(long)]
     orders: Option<u64>,
-    /// Only cases with this in their names; entries that were never called are then not a failure
+    /// Only cases with this text in their names; entries that were never called are then not a failure
     #[arg(long)]
     case: Option<String>,
     /// The directory of another provider that is instrumented with AddressSanitizer
@@ -74,7 +74,7 @@ fn walk(place: &Repository, arguments: &Arguments) -> Outcome<Findings> {
     }
     let mut remarks = Vec::new();
     if let Some(why) = &built.unsanitized {
-        remarks.push(format!("skipped: the sanitizers, so that only crashes and wrong answers are found: {why}"));
+        remarks.push(format!("skipped: the sanitizers; only crashes and wrong results are detected: {why}"));
     }
     let mut all = on_libfabric(&built, arguments, "the system's libfabric", None)?;
     match interop::newer_libfabric(place) {

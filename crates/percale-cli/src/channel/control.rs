@@ -1,9 +1,9 @@
 //! The channel over which the two processes of a measurement coordinate: one JSON object per line, over a socket pair
 //! on one machine or a TCP connection between two machines. Nothing is sent during the timed part of a round.
 //!
-//! The measuring process sends requests (`perf::request`). Each request is answered by one [`ControlReply`], and a
-//! round by two. Received data is not trusted beyond its type. The length of lines is bounded, and the receiver checks
-//! the contents of requests.
+//! The measuring process sends requests (`perf::request`). The other process answers each request with one
+//! [`ControlReply`], and a round with two. Received data is not trusted: the length of lines is bounded, and the
+//! receiver checks the contents of requests.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ use crate::failure::{Failure, Result};
 /// The maximum length of a line.
 const LINE: usize = 1 << 16;
 
-/// The timeout for the reply to a request outside rounds. (The watch checks rounds.)
+/// The timeout for the reply to a request outside rounds. (The module `watch` limits the duration of rounds.)
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The replies of the other process.
@@ -48,8 +48,8 @@ impl fmt::Display for ControlReply {
         f.write_str(match self {
             Self::Hello { .. } => "a greeting",
             Self::Proved { .. } => "a proof",
-            Self::Opened { .. } => "an opened subject",
-            Self::Ready => "the word to go",
+            Self::Opened { .. } => "a report of an opened subject",
+            Self::Ready => "the signal to start",
             Self::Done { .. } => "the end of a round",
             Self::Failed { .. } => "a failure",
         })
@@ -110,7 +110,8 @@ impl Control {
                     self.wait(PollFlags::OUT, Duration::from_secs(1))?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // If the other process has reported an error, it is a better reason than the broken pipe.
+                // If the other process has reported an error, return that error, because it is more useful than the
+                // broken pipe.
                 Err(_) => return Err(self.check().err().unwrap_or(Failure::PeerEnded)),
             }
         }
@@ -162,7 +163,7 @@ impl Control {
     pub(crate) fn check(&mut self) -> Result<()> {
         let open = self.fill()?;
         if self.received.len() >= LINE {
-            // No more input would be read, so the end of the other process would not be detected.
+            // The buffer is full. No more input would be read, so the end of the other process would not be detected.
             return Err(Failure::Protocol("request received before the previous one was answered".into()));
         }
         for line in self.received.split(|&byte| byte == b'\n') {

@@ -1,5 +1,5 @@
-//! Waits that always end. A thread that polls for a message calls [`Spin::turn`] after each poll. This checks that the
-//! other process is alive.
+//! Waits with a time limit. A thread that polls for a message calls [`Spin::turn`] after each poll, which checks that
+//! the other process is alive.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Makes a wait for the process that owns the accessed memory. It may last as long as a round.
+    /// Makes a wait for use in the process that owns the accessed memory. The wait may last as long as a round.
     pub(crate) const fn of_a_round() -> Self {
         Self { turns: 0, times: None, long: true }
     }
@@ -64,7 +64,8 @@ impl Spin {
         Ok(())
     }
 
-    /// Like [`turn`](Self::turn), without a pause, for use after a poll of the library, which pauses itself.
+    /// Like [`turn`](Self::turn), but without a pause. For use after a poll of the library, which already contains a
+    /// pause.
     ///
     /// # Errors
     /// Fails in the same cases as `turn`.

@@ -30,7 +30,7 @@ pub(crate) struct CpArgs {
     /// The copy; an existing file is replaced
     #[arg(value_name = "DST")]
     pub(crate) target: OsString,
-    /// The server's key: the content of this file, which only its owner may be able to read
+    /// The server's key: the content of this file, which must be readable only by its owner
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Use only this transport [default: the best available]

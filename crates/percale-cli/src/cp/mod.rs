@@ -88,7 +88,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
     let (time, rate) = (units::time(seconds * 1e9), units::bandwidth(bytes_per_s));
     let resumed = match resumed {
         0 => String::new(),
-        resumed => format!(" ({} were there already)", units::count(resumed)),
+        resumed => format!(" ({} were already present)", units::count(resumed)),
     };
     print_line(&format!("{} bytes{resumed} in {time}, {rate}, checksums agree", units::count(bytes)))
 }

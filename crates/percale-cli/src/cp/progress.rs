@@ -13,7 +13,9 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::stderr_with_hz(4));
         let template = "{bar:40} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}";
         let style = ProgressStyle::with_template(template);
-        Ok(Self(bar.with_style(style.map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?)))
+        Ok(Self(
+            bar.with_style(style.map_err(|error| Failure::Usage(format!("cannot show the progress bar: {error}")))?),
+        ))
     }
 
     /// Records that the first `bytes` bytes were kept from an earlier attempt.

@@ -1,5 +1,5 @@
-//! The connection to a server. The client accepts one reply to each of its requests, and a failure that answers no
-//! particular request. It ignores replies to requests of earlier clients.
+//! The connection to a server. The client accepts one reply to each of its requests, and a failure report that refers
+//! to no particular request. It ignores replies to requests of earlier clients.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl Requests {
         let mut bytes = [0; 8];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .map_err(Failure::system("drawing a random number"))?;
-        // Far from the number of the greeting and from the largest number.
+        // The first number is far from the number of the greeting and from the largest number.
         let first = u64::from_ne_bytes(bytes) >> 2 | 1 << 61;
         Ok(Self { first, next: first, open: BTreeMap::new() })
     }
@@ -77,11 +77,11 @@ impl Requests {
         let NumberedReply { number, reply } = answered;
         match self.open.remove(&number) {
             Some(request) if reply.answers(&request) => Ok(Some(reply)),
-            Some(request) => Err(Failure::Protocol(format!("{reply}, in answer to {request}"))),
+            Some(request) => Err(Failure::Protocol(format!("{reply} was received in reply to {request}"))),
             None if (self.first..self.next).contains(&number) => {
                 Err(Failure::Protocol(format!("second reply to one request: {reply}")))
             }
-            // A failure that answers no particular request.
+            // A failure report that refers to no particular request.
             None if number == GREETING && matches!(reply, ServerReply::Failed { .. }) => Ok(Some(reply)),
             None => Ok(None),
         }
@@ -93,7 +93,7 @@ impl Server {
     pub(super) fn connect(address: &str, key: Option<Vec<u8>>, transport: Option<Transport>) -> Result<Self> {
         let connecting = || format!("connecting to {address}");
         let target = address.to_socket_addrs().map_err(Failure::system(connecting()))?.next();
-        let target = target.ok_or_else(|| Failure::Usage(format!("{address} has no address")))?;
+        let target = target.ok_or_else(|| Failure::Usage(format!("{address} does not resolve to an address")))?;
         let here = local(target).map_err(Failure::system(connecting()))?;
         let mut domain = Info::discover().map_err(percale("discovering transports"))?.domain();
         if let Some(key) = key {
@@ -129,7 +129,7 @@ impl Server {
                 NumberedReply { number: GREETING, reply: ServerReply::Failed { why, .. } } => {
                     return Err(refused(&why));
                 }
-                // This answers an earlier client at this address.
+                // The reply is for an earlier client at this address.
                 _ => {}
             }
         }
@@ -273,8 +273,8 @@ pub(super) fn unexpected(reply: &ServerReply) -> Failure {
     }
 }
 
-/// Returns the error for a message that is not a reply. The text of `error` may quote the message, so it is escaped and
-/// truncated.
+/// Returns the error for a message that is not a reply. The text of `error` may quote the message, so that text is
+/// escaped and truncated.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
     Failure::Protocol(format!("unknown reply: {}", visible::line(&text)))
@@ -318,19 +318,19 @@ mod tests {
             (
                 fill(),
                 ServerReply::Stored { block: 3, slot: 1 },
-                "block 3 stored from slot 1, in answer to a request to put block 3 into slot 1",
+                "block 3 stored from slot 1 was received in reply to a request to put block 3 into slot 1",
             ),
-            (fill(), ServerReply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1, in answer to"),
-            (fill(), ServerReply::Finished, "the end of the copy, in answer to"),
+            (fill(), ServerReply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1 was received in reply to"),
+            (fill(), ServerReply::Finished, "the end of the copy was received in reply to"),
             (
                 ClientRequest::Hash { block: 9 },
                 ServerReply::Welcome { protocol: 3 },
-                "a welcome in version 3, in answer to",
+                "a welcome of protocol version 3 was received in reply to",
             ),
             (
                 ClientRequest::Finish { digest },
                 ServerReply::Hashed { block: 9, digest },
-                "the checksum of block 9, in answer to",
+                "the checksum of block 9 was received in reply to",
             ),
         ] {
             let reply_text = reply_text(request, reply);

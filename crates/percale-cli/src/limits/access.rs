@@ -28,7 +28,7 @@ pub(crate) struct Access {
     private: Vec<u8>,
     /// The buffer of the far side, for the kernel.
     foreign: Foreign,
-    /// The minimum value that the next change may find.
+    /// The minimum value that the word may have before the next change.
     next: u64,
     in_order: bool,
 }
@@ -114,7 +114,7 @@ impl Subject for Access {
     fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         const { assert!(SLOTS_MEMORY <= ring::BUFFER, "the buffers hold all slots") };
         if shape.bytes > self.shared.room() || shape.op.is_atomic() != (self.means == AccessMeans::Word) {
-            return Err(Failure::Protocol(format!("no limit for {} of {} bytes", shape.op.name(), shape.bytes)));
+            return Err(Failure::Protocol(format!("cannot measure {} of {} bytes", shape.op.name(), shape.bytes)));
         }
         self.shape = *shape;
         self.private = vec![0; shape.bytes];

@@ -1,6 +1,9 @@
 //! Copies to and from the memory of another process, with one system call for each copy.
 
-#![expect(unsafe_code, reason = "system calls that copy to and from another process; each block says why it is sound")]
+#![expect(
+    unsafe_code,
+    reason = "system calls that copy to and from another process; each block states why it is sound"
+)]
 
 use std::io;
 

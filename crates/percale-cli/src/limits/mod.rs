@@ -10,7 +10,7 @@
 //! * [`sockets`]: TCP. It uses plain non-blocking sockets, with the fastest of the write sizes, buffer sizes and calls
 //!   that the module lists.
 //!
-//! [`shared`] is the memory of all but the last. Only [`shared`] and [`kernel`] contain `unsafe`.
+//! All of them except [`sockets`] use the memory of [`shared`]. Only [`shared`] and [`kernel`] contain `unsafe`.
 
 pub(crate) mod access;
 pub(crate) mod copy;

@@ -41,7 +41,7 @@ impl LimitRing {
         Self { shared, side, sent: 0, received: 0, taken: 0, places: 1, source: Vec::new(), target: Vec::new() }
     }
 
-    /// Returns the position of the payload of the message after `before` others.
+    /// Returns the position of the payload of message number `before`, counted from 0.
     #[inline]
     fn place(&self, before: u64) -> usize {
         (before % self.places) as usize * self.source.len().next_multiple_of(64)
@@ -51,7 +51,7 @@ impl LimitRing {
 impl Subject for LimitRing {
     fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         if shape.bytes > LONGEST || self.shared.room() < BUFFER {
-            return Err(Failure::Protocol(format!("{} bytes are too long for the ring", shape.bytes)));
+            return Err(Failure::Protocol(format!("a message of {} bytes is too long for the ring", shape.bytes)));
         }
         self.source = vec![0; shape.bytes];
         self.target = vec![0; shape.bytes];

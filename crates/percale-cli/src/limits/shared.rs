@@ -2,7 +2,7 @@
 //!
 //! Both processes run this program and trust each other. The marks in the rings order the accesses to the buffers: a
 //! side writes its outgoing buffer and then sets a mark. The other side reads the mark and then the buffer. Its answer
-//! returns the buffer. An error in this order results in wrong data, which every measurement checks.
+//! releases the buffer. An error in this order results in wrong data, which every measurement checks.
 
 #![expect(unsafe_code, reason = "maps memory and copies to and from it; each block states why it is sound")]
 
@@ -48,7 +48,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Returns the line for the message after `sent` others.
+    /// Returns the line for message number `sent`, counted from 0.
     #[inline]
     pub(crate) const fn line(&self, sent: u64) -> &MarkedLine {
         &self.lines[(sent % LINES) as usize]
@@ -66,7 +66,7 @@ pub(crate) struct Words {
     pub(crate) over: MarkedLine,
     /// The process ID of the far side, and the address of its buffer in that process.
     pub(crate) place: MarkedLine,
-    /// Padding that separates the next line from the pair of lines that processors fetch together.
+    /// Padding. Processors fetch lines in pairs, so the next line must not be in a pair with a line above.
     _apart: MarkedLine,
     /// The word that is changed atomically.
     pub(crate) word: MarkedLine,
@@ -101,7 +101,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Creates the memory, with buffers of `buffer` bytes.
     pub(crate) fn create(buffer: usize) -> Result<OwnedFd> {
-        let what = || "making memory for the limits' programs";
+        let what = || "allocating memory for the limit programs";
         let len = BUFFERS + 2 * buffer.next_multiple_of(4096);
         let memory = memfd_create("percale-limits", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
         let memory = memory.map_err(Failure::system(what()))?;
@@ -113,11 +113,11 @@ impl Shared {
 
     /// Maps the memory.
     pub(crate) fn map(memory: impl AsFd) -> Result<Self> {
-        let what = || "mapping the memory of the limits' programs";
+        let what = || "mapping the memory of the limit programs";
         let len = fstat(&memory).map_err(Failure::system(what()))?.st_size;
         let len = usize::try_from(len).unwrap_or(0);
         if len <= BUFFERS {
-            return Err(Failure::Protocol("no memory for the limits' programs".into()));
+            return Err(Failure::Protocol("the memory of the limit programs is too small".into()));
         }
         // SAFETY: the kernel chooses the address of the new mapping. The memory is sealed against shrinking, so an
         // access never faults.

@@ -181,7 +181,7 @@ impl Sockets {
             done += Self::some(watch, || link.read_vectored(&mut vectors))?;
         }
         if u64::from_le_bytes(header) != bytes.len() as u64 {
-            return Err(Failure::Data("a header with another length than was sent".into()));
+            return Err(Failure::Data("the length in a received header differs from the sent length".into()));
         }
         Self::read_all(link, &mut bytes[done - HEADER..], watch)
     }

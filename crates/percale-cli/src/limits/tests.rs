@@ -1,5 +1,5 @@
-//! Tests that the limits transfer complete messages between two threads, which stand for the two processes. Every byte
-//! is checked.
+//! Tests that the limits transfer complete messages between two threads in place of the two processes. Every byte is
+//! checked.
 
 use std::os::unix::net::UnixStream;
 use std::thread;

@@ -72,7 +72,7 @@ impl Twice {
 impl Subject for Twice {
     fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         if !matches!(shape.op, MeasuredOperation::Put | MeasuredOperation::Get) {
-            return Err(Failure::Protocol(format!("no limit for {}", shape.op.name())));
+            return Err(Failure::Protocol(format!("cannot measure {}", shape.op.name())));
         }
         self.shape = *shape;
         self.private = vec![0; SLOTS_MEMORY.max(shape.stride())];

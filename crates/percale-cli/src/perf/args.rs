@@ -38,7 +38,7 @@ alternately with it, in the same two processes. Its times are beside those of th
 --registration measures the cost of memory registration with a device (pinning), and the savings of a registration cache: \
 transfers with memory that was registered in advance, that is registered and deregistered for each transfer, and that is \
 looked up in the cache, in turn; the cost of misses, hits and changes; and the cost of each monitor for programs that map \
-and unmap memory. The device is io_uring's fixed buffers, into which it reads zeroes: the shortest transfer that there is. \
+and unmap memory. The device is io_uring's fixed buffers, into which it reads zeroes: the shortest possible transfer. \
 SIZES are those of the memory [default: 4K,16K,64K,256K,1M,4M,16M,64M]; --seconds applies to each comparison [default: 0.4].
 
 --triggers measures operations that start without a call: counter operations that are queued and started, a send that a \
@@ -59,20 +59,21 @@ Examples:
 
 Exit codes: 0 measured, 1 failed, 2 bad usage.")]
 pub(crate) struct PerfArgs {
-    /// Measure with the machine where `percale perf --listen` waits
+    /// Measure between this machine and the one where `percale perf --listen` runs
     #[arg(value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) host: Option<String>,
-    /// Wait here for measurements from other machines, for example 0.0.0.0:7471
+    /// Listen on this address for measurements from other machines, for example 0.0.0.0:7471
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "api", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
     pub(crate) listen: Option<String>,
     /// Between machines: measure only with peers that have the same key. The key is the content of this file, which
-    /// only its owner may be able to read
+    /// must be readable only by its owner
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Operations to measure [default: all]
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     pub(crate) op: Vec<MeasuredOperation>,
-    /// Sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation; fetch-add, compare-swap: 8]
+    /// Sizes, such as 8,4K,1M [default: some or all of 8,64,512,4K,64K,1M, depending on the operation; fetch-add,
+    /// compare-swap: 8]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
     pub(crate) size: Vec<usize>,
     /// Transports to measure [default: shm,tcp; between machines tcp]
@@ -102,8 +103,8 @@ pub(crate) struct PerfArgs {
     /// Measure the cost of registering memory, with a registration cache and without
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "api", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) registration: bool,
-    /// Measure the cost of this number of addresses in an address vector, next to libfabric's tcp provider if that is
-    /// installed
+    /// Measure the cost of this number of addresses in an address vector, compared with libfabric's tcp provider if it
+    /// is installed
     #[arg(long, group = "form", value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "api", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only"])]
     pub(crate) addresses: Option<usize>,
     /// Measure the cost of binding a memory window, of revoking it, and of checking a key

@@ -31,7 +31,7 @@ const NEXT: Duration = Duration::from_secs(60);
 pub(crate) fn serve(watch: &mut Watch, place: &MachinePlacement, from: Option<IpAddr>) -> Result<()> {
     let mut open = HashMap::new();
     match exchange_hellos_and_serve(watch, place, from, &mut open) {
-        // The measurement has ended for some reason. There is no process to report to.
+        // The measuring process has ended, so there is no process to report to.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
             // The failure is reported before anything is closed, because closing may take a long time after a failure.
@@ -106,7 +106,7 @@ fn exchange_hellos(watch: &mut Watch, place: &MachinePlacement) -> Result<()> {
 fn check_stranger(kind: SubjectKind, address: Option<&str>, from: IpAddr) -> Result<()> {
     let refused = |why: &str| Err(Failure::Protocol(why.into()));
     if kind.api().is_none() {
-        return refused("limits are measured on one machine");
+        return refused("limits can be measured only on one machine");
     }
     match address.map(str::parse::<SocketAddr>) {
         Some(Ok(address)) if address.ip() == from => Ok(()),
@@ -119,7 +119,7 @@ fn find(open: &mut HashMap<SubjectKind, Box<dyn DynSubject>>, kind: SubjectKind)
 }
 
 /// Runs the second process on this machine. Its standard input is the control channel, and its standard output is the
-/// memory of the programs for the limits. No other way to pass these descriptors is needed.
+/// memory of the programs for the limits, so no descriptor has to be passed in another way.
 pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let what = "setting up the second process";
     // This process ends even if its parent is killed.

@@ -123,7 +123,7 @@ fn table(figures: &[Figure]) -> Table {
     let mut table = Table::new();
     table.load_style(RULED);
     let head = columns.iter().map(|(name, _)| if *name == "thresholds" { left(name) } else { right(name) });
-    let rest = [right("p50"), right("timed"), right("limit"), left("which is"), right("ratio")];
+    let rest = [right("p50"), right("timed"), right("limit"), left("kind of limit"), right("ratio")];
     table.set_header(std::iter::once(left("what")).chain(head).chain(rest));
     let time = |time: Option<f64>| right(time.map_or_else(|| NOTHING.into(), units::time));
     for figure in figures {

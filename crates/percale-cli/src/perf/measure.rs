@@ -2,9 +2,9 @@
 //! processes, until the time of the row has elapsed.
 //!
 //! First, each subject is run to find out how many messages fill a round, which also warms it up. For the limit, this
-//! also determines its fastest setting. Then there are eight rounds of each. The subjects take turns in going first, so
-//! that other load of the machine affects all equally. After each round of all, unless checks are disabled, a short
-//! untimed round of each checks every byte of every message.
+//! also determines its fastest setting. Then there are eight rounds of each. Their order is reversed after each pair,
+//! so that other load of the machine affects both equally. After each pair, unless checks are disabled, a short untimed
+//! round of each checks every byte of every message.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -182,7 +182,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Returns the number of messages that fill the time `target`.
+    /// Returns the number of messages that take approximately the time `target`.
     fn fill(&self, session: &mut Session, options: &Options<'_>, target: Duration) -> Result<u64> {
         let round = Round { setting: self.setting, ..timed_round(&self.shape, options) };
         let mut count = 4;
@@ -205,7 +205,7 @@ impl Run {
     }
 
     fn timed(&mut self, session: &mut Session, options: &Options<'_>) -> Result<()> {
-        // The caches still contain data of the other subject at the first messages of a round.
+        // When a round begins, the caches still contain data of the other subject.
         let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, WARM) };
         let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(&self.shape, options) };
         let (samples, _) = session.round(self.kind, round)?;

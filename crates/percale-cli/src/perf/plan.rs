@@ -8,7 +8,8 @@ use crate::row::{Api, MeasuredOperation, MessageMemory, Pattern, Transport};
 use crate::subject::{AccessMeans, SubjectKind};
 use crate::units;
 
-/// The minimum size of messages for which the kind of memory makes a difference. For memory accesses it always does.
+/// The minimum size of messages for which the kind of memory makes a difference. For one-sided operations, it always
+/// makes a difference.
 const LARGE: usize = 64 << 10;
 
 /// One row to be measured.
@@ -168,7 +169,7 @@ mod tests {
 
     fn rows(arguments: &[&str]) -> Result<Vec<Planned>> {
         let args = Args::try_parse_from(["percale", "perf"].iter().chain(arguments)).unwrap();
-        let Subcommand::Perf(args) = args.subcommand else { unreachable!("asked for perf") };
+        let Subcommand::Perf(args) = args.subcommand else { unreachable!("the subcommand is perf") };
         plan(&args)
     }
 

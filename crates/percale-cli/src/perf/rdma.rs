@@ -80,7 +80,7 @@ impl RdmaOperation {
             Self::Register => "register",
             Self::Deregister => "deregister",
             Self::Bind => "bind a window of type 2",
-            Self::Invalidate => "invalidate it",
+            Self::Invalidate => "invalidate the window",
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::round::{MessageShape, Round};
 use crate::statistics::Samples;
 use crate::subject::{DynSubject, SubjectKind};
 
-/// The hidden subcommand of the second process.
+/// The name of the hidden subcommand that runs the second process.
 pub(crate) const SECOND_PROCESS: &str = "second-process";
 
 /// How long the second process may take to end after its channel is closed.
@@ -170,7 +170,7 @@ impl Session {
                 control.send(&MeasureRequest::Open { kind, address })?;
                 match control.reply(|| Ok(()))? {
                     ControlReply::Opened { address } => Ok(address),
-                    other => Err(Failure::Protocol(format!("{other} instead of an opened subject"))),
+                    other => Err(Failure::Protocol(format!("{other} instead of a report of an opened subject"))),
                 }
             })?;
             self.open.insert(kind, bench);

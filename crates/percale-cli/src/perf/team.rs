@@ -17,7 +17,7 @@ use super::processors;
 use crate::failure::{Failure, Result, percale};
 use crate::worker::{Worker, answer};
 
-/// The hidden subcommand.
+/// The name of the hidden subcommand that runs a member of a team.
 pub(crate) const PART: &str = "team-part";
 
 /// The timeout for a job.

@@ -178,7 +178,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     report.add("rebind a window of type 1", 1, time_type_one(&timer, &bench, &region)?)?;
     let direct = time_invalidation(&timer, &bench, &two, &region)?;
     report.add("invalidate, after a peer accessed it directly", 1, direct)?;
-    report.add("register and close a region, nothing pinned", 1, time_registration(&timer, &bench))?;
+    report.add("register and close a region, without pinning", 1, time_registration(&timer, &bench))?;
     match BufferTable::new(16) {
         Ok(table) => {
             report.add("register and deregister 1 MiB with pinning", 1, time_pinning(&timer, &table, pinned))?;
@@ -187,9 +187,9 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     }
     for keys in args.keys.iter().map(|keys| *keys as usize) {
         let Checks { checked, independent, dependent } = check(&timer, &bench.domain, keys)?;
-        report.add("check a right", keys, checked)?;
-        report.add("limit: read a line of as much memory, random", keys, independent)?;
-        report.add("limit: the same, each load after the previous one", keys, dependent)?;
+        report.add("check an access right", keys, checked)?;
+        report.add("limit: read a random line of as much memory", keys, independent)?;
+        report.add("limit: the same, with dependent loads", keys, dependent)?;
     }
     report.finish()
 }
@@ -278,7 +278,7 @@ fn time_pinning(timer: &Timer, table: &BufferTable, range: pindown::Range) -> (f
 }
 
 fn tracing_error(error: &std::io::Error) {
-    eprintln!("no fixed buffers of io_uring: {error}");
+    eprintln!("io_uring fixed buffers are not available: {error}");
 }
 
 /// The results of checking random keys, and the minimum time that the machine needs for it.

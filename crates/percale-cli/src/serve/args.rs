@@ -25,10 +25,10 @@ pub(crate) struct ServeArgs {
     /// The address and port to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7471", value_parser = host_and_port)]
     pub(crate) listen: String,
-    /// Let clients make and replace files
+    /// Allow clients to create and replace files
     #[arg(long)]
     pub(crate) writable: bool,
-    /// Serve only clients with the same key: the content of this file, which only its owner may be able to read
+    /// Serve only clients with the same key: the content of this file, which must be readable only by its owner
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Print one JSON object for each event

@@ -63,7 +63,7 @@ pub(super) struct Client {
 #[derive(Debug, Default)]
 struct Work {
     transfer: Option<Arc<Transfer>>,
-    /// Why the last transfer failed. Later answers to requests for it report this cause.
+    /// Why the last transfer failed. The answers to its later requests report this cause.
     failure: Option<String>,
     pool: Option<Pool<Job>>,
 }
@@ -174,7 +174,7 @@ impl Client {
         self.touch();
         let requested = serde_json::from_slice(message);
         if matches!(requested, Ok(NumberedRequest { request: ClientRequest::Hello, .. })) {
-            return; // The connection has already been greeted.
+            return; // The server has already welcomed the client on this connection.
         }
         if self.outstanding.fetch_add(1, Ordering::Relaxed) >= OUTSTANDING {
             // The client exceeds its limit of open requests, so this request is not answered.

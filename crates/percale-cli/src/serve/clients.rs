@@ -50,10 +50,11 @@ impl Clients {
         let known = number.is_some();
         let Some(peer) = number.or_else(|| self.vector.insert(address).ok()) else { return };
         let endpoint = &self.service.endpoint;
-        // If the client cannot be reached at the address that it advertises, it is not a client of that address, and
-        // must not affect the actual one.
+        // If the client cannot be reached at the address that it advertises, it is not the client of that address, and
+        // must not affect the actual client.
         let served = endpoint.is_connected(peer) && {
-            // Another client may have had the address before. The number is kept, so that each address has only one.
+            // Another client may have had the address before. The number is kept, so that each address has only one
+            // number.
             self.leave(address);
             self.admit(peer, address)
         };
@@ -101,7 +102,8 @@ impl Clients {
         true
     }
 
-    /// Handles the end of a connection. An event contains the peer if the connection had a number here.
+    /// Handles the end of a connection. An event contains the peer if the connection had a number in the address
+    /// vector.
     pub(super) fn ended(&mut self, peer: PeerAddress, address: SocketAddr) {
         if self.present.get(&address).is_some_and(|client| client.peer() == peer) {
             self.leave(address);

@@ -70,7 +70,7 @@ fn serve(events: &EventQueue, clients: &mut Clients) -> ! {
                 clients.ended(peer, address);
             }
             Ok(Event::Lost { .. }) => clients.recount(),
-            // The event does not concern clients, or there is none.
+            // The event does not concern clients, or there is no event.
             Ok(_) | Err(WaitError::TimedOut) => {}
             // If the thread cannot sleep on the queue, it checks again later.
             Err(_) => std::thread::sleep(LOOK),

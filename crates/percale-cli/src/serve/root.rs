@@ -57,7 +57,7 @@ impl Root {
         let parent = parts.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let directory = self.beneath(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
         if private::is(&directory)? {
-            return Err(io::Error::other("its directory is one of incomplete copies"));
+            return Err(io::Error::other("its directory is reserved for incomplete copies"));
         }
         Ok((directory, name))
     }
@@ -86,12 +86,12 @@ fn check(path: &ServedPath) -> io::Result<()> {
         return refuse("the path is too long: 4095 bytes at most");
     }
     if path.bytes().contains(&0) {
-        return refuse("the path has a zero byte");
+        return refuse("the path contains a zero byte");
     }
     for component in path.path().components() {
         match component {
             Component::Normal(name) if name == private::NAME => {
-                return refuse("it is in a directory of incomplete copies");
+                return refuse("it is in a directory that is reserved for incomplete copies");
             }
             Component::Normal(_) | Component::CurDir => {}
             Component::ParentDir => return refuse("'..' is not allowed: only files below the served directory"),

@@ -121,7 +121,7 @@ impl Transfer {
     /// Copies a block into a slot, from which the client reads it.
     pub(super) fn fill(&self, block: u64, slot: usize, scratch: &mut [u8]) -> io::Result<ServerReply> {
         let TransferDirection::Out(source) = &self.way else {
-            return Err(io::Error::other("the file was opened to be written"));
+            return Err(io::Error::other("the file was opened for writing"));
         };
         let place = self.place(block)?;
         let mut region = self.slot(slot)?;
@@ -139,7 +139,7 @@ impl Transfer {
         scratch: &mut [u8],
     ) -> io::Result<ServerReply> {
         let TransferDirection::In(part, ..) = &self.way else {
-            return Err(io::Error::other("the file was opened to be read"));
+            return Err(io::Error::other("the file was opened for reading"));
         };
         let place = self.place(block)?;
         // The client may write the slot at the same time. Therefore the same copied bytes are both hashed and written.

@@ -65,7 +65,7 @@ pub(crate) enum AccessMeans {
 
 /// Returns the error for rounds that a subject does not support.
 fn unsupported<T>() -> Result<T> {
-    Err(Failure::Protocol("a round that this subject does not run".into()))
+    Err(Failure::Protocol("this subject does not support rounds of this kind".into()))
 }
 
 /// One side of a pair that exchanges messages, or in which one side accesses the memory of the other. Both sides run
@@ -187,15 +187,15 @@ pub(crate) trait Subject {
 
 /// The rounds of any subject, for dynamic dispatch with one virtual call per round.
 pub(crate) trait DynSubject {
-    /// See [`Subject::prepare`].
+    /// Calls [`Subject::prepare`].
     fn prepare(&mut self, shape: &MessageShape) -> Result<()>;
-    /// See [`Subject::settings`].
+    /// Calls [`Subject::settings`].
     fn settings(&self) -> Vec<String>;
     /// Runs a round on the measuring side.
     fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples>;
     /// Runs a round on the other side.
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()>;
-    /// See [`Subject::progress`].
+    /// Calls [`Subject::progress`].
     fn progress(&mut self) -> Result<()>;
 }
 
@@ -207,13 +207,13 @@ pub(crate) trait Lender {
     where
         Self: 'a;
 
-    /// See [`Subject::prepare`].
+    /// Calls [`Subject::prepare`].
     fn prepare(&mut self, shape: &MessageShape) -> Result<()>;
 
     /// Makes the subject of a round.
     fn side(&mut self) -> Self::Side<'_>;
 
-    /// See [`Subject::progress`].
+    /// Calls [`Subject::progress`].
     fn progress(&mut self) -> Result<()>;
 }
 

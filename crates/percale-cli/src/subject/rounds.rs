@@ -57,9 +57,9 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     Ok(samples)
 }
 
-/// Waits for a short time for the other side, which began to write its answer after this side began to write its
-/// message. The other side gets an eighth more time, because the measured time includes no writing. Returns the time at
-/// the end.
+/// Waits for an eighth of the time since `before`. The other side began to write its answer slightly later than this
+/// side began to write its message, and the measured time must not include the writing. Returns the time at the end of
+/// the wait.
 fn settle(before: u64, clock: &Clock) -> u64 {
     let after = clock.now();
     let spent = after.wrapping_sub(before);

@@ -21,7 +21,7 @@ change, look up and check memory concurrently.
   kept       the pages did not change, and the registration was kept
   needless   the pages did not change, but the memory was registered again
   refused    the cache never keeps registrations of such memory
-  n/a        the memory does not exist on this machine, or cannot be pinned or changed in this way
+  n/a        such memory is not available on this machine, or cannot be pinned or changed in this way
 
 Examples:
   percale torture
@@ -35,7 +35,7 @@ pub(crate) struct TortureArgs {
     /// Monitors [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = monitors::names())]
     pub(crate) monitor: Vec<String>,
-    /// The device for which memory is pinned, and that checks it
+    /// The device that pins the memory and is used to check it
     #[arg(long, value_enum, default_value_t = DeviceChoice::IoUring)]
     pub(crate) device: DeviceChoice,
     /// Only pairs of memory and operation with this text in their names, such as munmap or memfd
@@ -45,8 +45,9 @@ pub(crate) struct TortureArgs {
     #[arg(long, value_name = "S", default_value_t = 5, default_value_if("filter", clap::builder::ArgPredicate::IsPresent, "0"), value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) seconds: u64,
     /// Instead, search for errors of each monitor for this number of minutes: runs of threads with random changes of
-    /// every kind, including changes by child processes, other processes, a debugger and io_uring, with closed descriptors,
-    /// signals, several caches and requests that were submitted before; a run can be repeated with its seed
+    /// every kind, including changes by child processes, other processes, a debugger and io_uring, with closed
+    /// descriptors, signals, several caches and io_uring requests that were submitted earlier; a run can be repeated
+    /// with its seed
     #[arg(long, value_name = "MINUTES", value_parser = minutes, conflicts_with_all = ["filter", "seconds", "pairs"])]
     pub(crate) search: Option<f64>,
     /// Number of threads that change memory, and of threads that use it

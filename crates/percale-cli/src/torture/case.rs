@@ -142,13 +142,13 @@ struct UseResult {
 fn look_up(lane: &Lane<Oracle>, comparer: &mut MemoryComparer, memory: &mut Memory) -> Result<UseResult, LookupError> {
     let used = lane.get(memory.registered, ACCESS)?;
     let UsedRegistration { number, slot } = UsedRegistration::of(&used);
-    // Without access rights the CPU could not access the memory.
+    // The check accesses the memory with the CPU, so the access rights must be restored first.
     let current = memory.give_rights_back().and_then(|()| comparer.is_current(slot, memory.registered));
     lane.end(used);
     Ok(UseResult { number, current })
 }
 
-/// Returns the reason why the cache has kept no registration since `before`, if it has not.
+/// Returns the reason why the cache has kept no registration since `before`, or `None` if it has kept one.
 fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
     let after = cache.stats();
     let all = [Refusal::NotCaching, Refusal::TooLarge, Refusal::NotWatchable, Refusal::InUse, Refusal::Changed];

@@ -10,8 +10,8 @@ use pindown::Range;
 pub(super) struct Fork(libc::pid_t);
 
 impl Fork {
-    /// Forks. If a range in a memory range and a page size are given, the child writes to each page of the range and
-    /// exits. Otherwise the child waits.
+    /// Forks. If a range and its page size are given, the child writes to each page of the range and exits. Otherwise
+    /// the child waits.
     pub(super) fn of(written: Option<(Range, u64)>) -> io::Result<Self> {
         // SAFETY: the call returns a number and accesses no memory.
         let parent = unsafe { libc::getpid() };
@@ -28,7 +28,7 @@ impl Fork {
                 if let Some((range, unit)) = written {
                     for page in (range.start()..range.end()).step_by(unit as usize) {
                         let word = std::ptr::without_provenance_mut::<u64>(page as usize);
-                        // SAFETY: the word is in a memory range. It is mapped, writable, and contains no Rust value.
+                        // SAFETY: the word is in the range, which is mapped and writable and contains no Rust value.
                         unsafe { word.write_volatile(!0) };
                     }
                 } else if !orphaned {

@@ -1,4 +1,4 @@
-//! Another process that changes files and memory of this process, as other processes can.
+//! A helper process that changes files and memory of this process from outside.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -28,7 +28,7 @@ enum HelperRequest {
         address: u64,
         len: u64,
     },
-    /// Makes the first thread of a process make a system call, as a debugger can.
+    /// Causes the first thread of a process to execute a system call, as a debugger can.
     Call {
         process: i32,
         instruction: u64,
@@ -69,7 +69,7 @@ impl HelperProcess {
         self.ask(&HelperRequest::Write { process, address: range.start(), len: range.len() })
     }
 
-    /// Makes the first thread of this process make a system call, given by number and arguments.
+    /// Causes the first thread of this process to execute a system call, given by number and arguments.
     pub(super) fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         let instruction = tracer::instruction().ok_or(io::ErrorKind::Unsupported)?;

@@ -1,4 +1,4 @@
-//! Maps each key to its registration. The registrar adds the records, and every lookup is checked against them.
+//! Maps each key to its registration. The registrar adds the registrations, and every lookup is checked against them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

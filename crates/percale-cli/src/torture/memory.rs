@@ -140,7 +140,7 @@ impl Memory {
     /// Maps the whole memory at its addresses. Existing mappings are replaced, unless `flags` has MAP_FIXED_NOREPLACE.
     pub(super) fn establish(&self, flags: c_int) -> io::Result<()> {
         if let Origin::Segment(segment) = &self.origin {
-            // SHM_REMAP is tested as a separate operation.
+            // The memory is unmapped first, because SHM_REMAP is tested as a separate operation.
             self.memory_range.unmap(self.whole)?;
             return self.memory_range.attach(segment.id(), self.whole, 0);
         }

@@ -38,14 +38,14 @@ pub(crate) use part::{WorkerRole, run as part};
 use report::{TortureLine, TortureReport};
 use workers::Workers;
 
-/// The hidden subcommand of the processes that the command starts.
+/// The name of the hidden subcommand that runs the processes of the torture program.
 pub(crate) const PART: &str = "torture-part";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &TortureArgs) -> Result<()> {
     let pairs = plan::pairs(args.filter.as_deref());
     if pairs.is_empty() {
-        return Err(Failure::Usage("--filter: no memory and no operation has such a name".into()));
+        return Err(Failure::Usage("--filter: no memory and no operation has a name that contains this text".into()));
     }
     let mut report = TortureReport::new(args);
     if let Some(minutes) = args.search {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
             bar.inc(1);
         }
         if args.seconds > 0 {
-            bar.set_message(format!("{}: {} s of threads, seed {seed}", monitor.name, args.seconds));
+            bar.set_message(format!("{}: threads for {} s, seed {seed}", monitor.name, args.seconds));
             let (milliseconds, mix) = (1000 * args.seconds, race::Mix::plain());
             let race = race::Plan { milliseconds, threads: args.threads, seed, mix };
             report.add(TortureLine::race(monitor, &race, workers.race(&race)))?;
@@ -82,6 +82,6 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
 fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(Failure::system("a random number"))?;
+        .map_err(Failure::system("drawing a random number"))?;
     Ok(u64::from_ne_bytes(bytes) >> 32)
 }

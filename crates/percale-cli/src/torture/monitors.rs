@@ -36,10 +36,9 @@ impl From<Choice> for Watching {
 }
 
 const RIGHTS: (&str, &str) = ("mprotect", "registrations keep rights that the process lost, unless hits check them");
-const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
-const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
-const UNLOCKED: (&str, &str) =
-    ("munlock", "the program has promised not to unlock memory, which would permit guard pages");
+const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program promised not to install guard pages");
+const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program promised not to attach segments over other memory");
+const UNLOCKED: (&str, &str) = ("munlock", "the program promised not to unlock memory, which would permit guard pages");
 
 /// All monitors.
 pub(super) const ALL: &[Monitor] = &[

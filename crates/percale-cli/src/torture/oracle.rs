@@ -27,7 +27,7 @@ pub(super) struct PinnedRange {
     local_key: u64,
 }
 
-/// The registration that the cache returned for a use.
+/// The registration that a [`Use`] refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UsedRegistration {
     /// The number of the registration.
@@ -50,7 +50,7 @@ impl Oracle {
         Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
-    /// Makes an [`MemoryComparer`] for one thread.
+    /// Makes a [`MemoryComparer`] for one thread.
     pub(super) fn comparer(&self) -> io::Result<MemoryComparer> {
         Ok(MemoryComparer { process: self.process, sight: self.device.sight()?, looks: 0 })
     }

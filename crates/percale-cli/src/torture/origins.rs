@@ -64,7 +64,7 @@ impl Heap {
     /// Moves the program break to `to` and then restores it.
     pub(super) fn swing(&self, to: u64) -> io::Result<()> {
         if program_break() != self.range.end() {
-            return Err(io::Error::other("malloc has moved the program break meanwhile"));
+            return Err(io::Error::other("malloc moved the program break meanwhile"));
         }
         set_break(to)?;
         set_break(self.range.end())
@@ -85,7 +85,7 @@ fn program_break() -> u64 {
     unsafe { libc::sbrk(0) }.addr() as u64
 }
 
-/// Calls brk(2) through the C library, which must have the current break.
+/// Calls brk(2) through the C library, so that the library's record of the break stays correct.
 fn set_break(to: u64) -> io::Result<()> {
     // SAFETY: the break moves only within the memory that the caller has added to it, which contains no Rust value.
     if unsafe { libc::brk(std::ptr::without_provenance_mut(to as usize)) } == 0 {
@@ -95,7 +95,7 @@ fn set_break(to: u64) -> io::Result<()> {
     }
 }
 
-/// Provides malloc with free memory below the break, so that it does not move the break for a while.
+/// Provides malloc with free memory below the break, so that malloc does not move the break for a while.
 fn calm_malloc() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call changes only how malloc handles free memory.
@@ -103,7 +103,7 @@ fn calm_malloc() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30)
     };
     map_from(32 << 20);
-    // The compiler would remove an allocation that is only freed.
+    // Without `black_box`, the compiler would remove the allocation, because it is only freed.
     // SAFETY: malloc accepts any size.
     let room = std::hint::black_box(unsafe { libc::malloc(8 << 20) });
     // SAFETY: the pointer was returned by malloc, or is null, and has no other user.
@@ -220,7 +220,7 @@ impl Chunks {
         };
         self.take(count);
         let holds = |chunk: &usize| range(*chunk as u64, self.bytes as u64).is_ok_and(|chunk| chunk.contains(whole));
-        if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc gave other addresses")) }
+        if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc returned other addresses")) }
     }
 
     /// Resizes the single chunk to twice its size with realloc(3).

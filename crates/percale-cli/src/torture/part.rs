@@ -20,7 +20,7 @@ use crate::worker::answer;
 pub(crate) enum WorkerRole {
     /// Has a cache, and memory that is changed.
     Worker,
-    /// Changes files and memory of the worker, as other processes can.
+    /// Changes files and memory of the worker from outside.
     Hand,
 }
 
@@ -28,18 +28,19 @@ pub(crate) enum WorkerRole {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum WorkerJob {
     /// Opens a cache with this monitor for this device. Must be the first job. The answer is a `String`: empty on
-    /// success, otherwise the reason of the failure.
+    /// success, otherwise the reason for the failure.
     Open { monitor: String, device: DeviceChoice },
-    /// Runs one pair. The answer is a [`Verdict`].
+    /// Tests one operation on one kind of memory. The answer is a [`Verdict`].
     Pair { mapping: String, operation: String },
-    /// Runs threads. The answer is a [`race::Tally`], or a `String` with the reason for a failure.
+    /// Runs threads that use memory while it is changed. The answer is a [`race::Tally`], or a `String` with the reason
+    /// for a failure.
     Race(race::Plan),
     /// Opens its own caches, and runs threads with changes to the whole process. The answer is the same as for `Race`.
     Search { monitor: String, device: DeviceChoice, plan: race::Plan },
 }
 
-/// Runs a part until standard input ends. The process is killed when its parent ends, because it may be in the middle
-/// of a long job then.
+/// Runs a part until standard input ends. The process is killed when its parent ends, because at that time it may be in
+/// the middle of a long job.
 pub(crate) fn run(part: WorkerRole) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match part {
@@ -85,7 +86,7 @@ fn work() -> io::Result<()> {
 
 fn pair(mapping: &str, operation: &str, subject: &TestedCache, oracle: &Oracle) -> Verdict {
     let (Some(kind), Some(operation)) = (MemoryKind::named(mapping), Operation::named(operation)) else {
-        return Verdict::because(Outcome::Failed, "no such pair");
+        return Verdict::because(Outcome::Failed, "unknown memory or operation");
     };
     match Tools::for_way(operation.way) {
         Ok(mut tools) => case::run(kind, operation, subject, oracle, &mut tools),

@@ -24,7 +24,7 @@ pub(super) enum TortureLine {
     Monitor {
         monitor: &'static str,
         available: bool,
-        /// The reason why the monitor is not available, if it is not.
+        /// The reason why the monitor is not available. Empty if it is available.
         reason: String,
         /// The cost of system calls for other processes while the monitor is loaded, if it is available.
         calls: Option<Calls>,
@@ -34,7 +34,7 @@ pub(super) enum TortureLine {
         mapping: &'static str,
         operation: &'static str,
         result: Outcome,
-        /// Whether the operation makes a registration stale that is not renewed.
+        /// Whether the operation makes an earlier registration, independent of the cache, stale.
         changed: Option<bool>,
         /// The reason for the result.
         detail: Option<String>,
@@ -206,7 +206,7 @@ impl TortureReport {
         }
         let stale = (stale > 0).then(|| format!("{} stale registrations were returned", units::count(stale)));
         let wrong_keys = (wrong_keys > 0).then(|| format!("{} wrong keys were returned", units::count(wrong_keys)));
-        let failed = (failed > 0).then(|| format!("{} trials failed by themselves", units::count(failed)));
+        let failed = (failed > 0).then(|| format!("{} trials failed to run", units::count(failed)));
         let parts: Vec<_> = stale.into_iter().chain(wrong_keys).chain(failed).chain(missing).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
@@ -298,7 +298,7 @@ impl TortureReport {
             let tried = of(&|result, _| applies(result));
             table.add_row(std::iter::once(left(monitor)).chain(counts).chain([changed, tried]));
         }
-        format!("{table}\nchanged: trials after which the pages differed, whatever the cache did.")
+        format!("{table}\nchanged: trials after which the pages differed, regardless of what the cache returned.")
     }
 
     fn searches(&self) -> String {

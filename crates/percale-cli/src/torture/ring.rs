@@ -41,8 +41,8 @@ impl TestRing {
     fn submit_after(&mut self, event: &OwnedFd, entry: &squeue::Entry) -> io::Result<()> {
         let wait = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32).build();
         let entries = [wait.flags(Flags::IO_HARDLINK), entry.clone()];
-        // SAFETY: the request accesses only memory that contains no Rust value: the callers pass ranges of memory
-        // ranges, which remain memory ranges until it has completed.
+        // SAFETY: the request accesses only memory that contains no Rust value: the callers pass parts of a
+        // `MemoryRange`, which exists until the request has completed.
         unsafe { self.0.submission().push_multiple(&entries) }.map_err(io::Error::other)?;
         self.0.submit().map(drop)
     }
@@ -73,7 +73,7 @@ impl TestRing {
     /// Submits one operation and waits for its completion.
     fn submit(&mut self, entry: &squeue::Entry) -> io::Result<u32> {
         // SAFETY: the operation completes before this returns, and accesses only memory that contains no Rust value:
-        // the callers above pass ranges of memory ranges.
+        // the callers above pass parts of a `MemoryRange`.
         unsafe { self.0.submission().push(entry) }.map_err(io::Error::other)?;
         loop {
             match self.0.submit_and_wait(1) {

@@ -1,5 +1,5 @@
 //! `percale torture --search`: runs of threads, one after another, each in a separate process. They have more kinds of
-//! events than `--seconds`, and are drawn from a seed.
+//! events than the runs of `--seconds`, and their random choices depend on a seed.
 
 use std::time::{Duration, Instant};
 

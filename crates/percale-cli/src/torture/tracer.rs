@@ -1,4 +1,4 @@
-//! Makes a thread of another process make a system call, as a debugger does (ptrace(2)).
+//! Causes a thread of another process to execute a system call, as a debugger does (ptrace(2)).
 #![expect(
     unsafe_code,
     reason = "stops a thread of another process and changes its registers; each block states why it is sound"
@@ -14,7 +14,7 @@ struct Stopped {
     registers: user_regs_struct,
 }
 
-/// Makes the first thread of a process execute the system call `call[0]`, with the rest of `call` as arguments. The
+/// Causes the first thread of a process to execute the system call `call[0]`, with the rest of `call` as arguments. The
 /// thread then continues its previous work. `instruction` is the address of a `syscall` instruction in its memory.
 pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Result<u64> {
     let stopped = Stopped::stop(process)?;

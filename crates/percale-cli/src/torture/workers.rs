@@ -39,7 +39,7 @@ impl Workers {
         Self { monitor, device, worker: None }
     }
 
-    /// Returns the reason why the monitor is not available here, if it is not.
+    /// Starts the worker with the monitor. Returns an error with the reason if the monitor is not available here.
     pub(super) fn probe(&mut self) -> Result<(), String> {
         self.worker().map(drop)
     }

@@ -11,5 +11,5 @@ use crate::failure::{Failure, Result};
 /// # Errors
 /// Returns the errors of [`read_authorization_key`], with the name of the file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    read_authorization_key(path).map_err(Failure::system(format!("the authorization key {}", path.display())))
+    read_authorization_key(path).map_err(Failure::system(format!("reading the authorization key {}", path.display())))
 }

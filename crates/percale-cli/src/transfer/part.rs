@@ -140,7 +140,7 @@ impl PartialFile {
             }
             match rustix::fs::renameat(&self.parts, &name, &self.directory, &self.name) {
                 Ok(()) => return Ok(()),
-                // Another copy removed the temporary name, because it considered the name stale.
+                // Another copy removed the temporary name, because the name was mistaken for a stale one.
                 Err(Errno::NOENT) => {}
                 Err(error) => {
                     unlink(&self.parts, OsStr::new(&name))?;

@@ -1,8 +1,8 @@
 //! The directory of incomplete files: `.percale-parts`, in the directory of the final files.
 //!
 //! Only the user of this process can access it (its owner and mode are checked on its descriptor), so other users
-//! cannot create files in it. The clients of a server cannot name a file in it: a file with the name of a part is in
-//! another directory. Therefore every name in it was created by a process of this user.
+//! cannot create files in it. The clients of a server cannot name a file in it, because the server rejects such paths.
+//! Therefore every name in it was created by a process of this user.
 
 use std::ffi::OsStr;
 use std::io;

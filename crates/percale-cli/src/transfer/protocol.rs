@@ -9,7 +9,7 @@
 //! client.
 //!
 //! Each request has a number, which the client chooses and uses once. It has one reply, with the same number. Requests
-//! have no order. A reply of a kind that does not answer its request is a protocol violation.
+//! are executed and answered in any order. A reply of a kind that does not answer its request is a protocol violation.
 
 use std::fmt;
 
@@ -111,13 +111,13 @@ impl ServerReply {
     }
 }
 
-/// Formats the request for messages. Of the data that the other side sent, the text contains only numbers.
+/// Formats the request for messages. The text contains only numbers from the data that the other side sent.
 impl fmt::Display for ClientRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hello => f.write_str("a greeting"),
-            Self::Get { .. } => f.write_str("a request to open a file to be read"),
-            Self::Put { size, .. } => write!(f, "a request to open a file to be written with {size} bytes"),
+            Self::Get { .. } => f.write_str("a request to open a file for reading"),
+            Self::Put { size, .. } => write!(f, "a request to open a file of {size} bytes for writing"),
             Self::Hash { block } => write!(f, "a request for the checksum of block {block}"),
             Self::Fill { block, slot } => write!(f, "a request to put block {block} into slot {slot}"),
             Self::Store { block, slot, .. } => write!(f, "a request to store block {block} from slot {slot}"),
@@ -126,11 +126,11 @@ impl fmt::Display for ClientRequest {
     }
 }
 
-/// Formats the reply for messages. Of the data that the other side sent, the text contains only numbers.
+/// Formats the reply for messages. The text contains only numbers from the data that the other side sent.
 impl fmt::Display for ServerReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Welcome { protocol } => write!(f, "a welcome in version {protocol}"),
+            Self::Welcome { protocol } => write!(f, "a welcome of protocol version {protocol}"),
             Self::Opened { size, slots, .. } => write!(f, "an open file of {size} bytes with {} slots", slots.len()),
             Self::Hashed { block, .. } => write!(f, "the checksum of block {block}"),
             Self::Filled { block, slot, .. } => write!(f, "block {block} in slot {slot}"),

@@ -116,8 +116,8 @@ impl Source {
 }
 
 /// Writes the pages of the file, so that the next store through a mapping updates the change time. Returns the
-/// metadata, and whether the blocks must be read twice. This is necessary if the file system is not known to detect
-/// stores, or if the file keeps changing.
+/// metadata, and whether the blocks must be read twice. Reading them twice is necessary if the file system is not known
+/// to detect stores, or if the file keeps changing.
 fn settle(file: &File) -> io::Result<(Metadata, bool)> {
     let sees_stores = rustix::fs::fstatfs(file).is_ok_and(|of| SEES_STORES.contains(&(of.f_type as u64)));
     let mut before = file.metadata()?;

@@ -174,7 +174,7 @@ fn interrupted_copy_resumes_where_it_stopped() {
             let mut client = half_way(&from, &to, transport, &part);
             client.kill().unwrap();
             client.wait().unwrap();
-            assert!(!target.exists() && part.exists(), "half of it has the name of the whole");
+            assert!(!target.exists() && part.exists(), "an incomplete copy has the final name");
             let result = copied(&copy(&from, &to, &["--transport", transport]));
             assert!(result["resumed_from"].as_u64().unwrap() >= 4 << 20, "{result}");
             identical(&place.path("source"), &target);

@@ -71,7 +71,8 @@ fn completed_copy_survives_a_crash() {
         copied(&output);
         // The contents of the disk when cp has returned.
         assert!(run("cp", &["--sparse=always", image.to_str().unwrap(), crashed.to_str().unwrap()]));
-        let after = Disk::mounted(&crashed, &place.path("after"), "loop").expect("it was mounted before");
+        let after =
+            Disk::mounted(&crashed, &place.path("after"), "loop").expect("the file system can be mounted again");
         let there = std::fs::read(place.path("after/b")).unwrap_or_default();
         assert!(there == place.read("local/a"), "after the crash the file has {} bytes", there.len());
         after.unmount();
@@ -102,7 +103,7 @@ fn failed_fsync_discards_the_whole_part() {
     let (mut fill, chunk) = (File::create(place.path("small/fill")).unwrap(), vec![1; 4096]);
     while std::io::Write::write_all(&mut fill, &chunk).is_ok() {}
     let error = refused(&copy(&place.text("local/a"), &server.at("b"), &["--transport", "tcp"]));
-    println!("the disk is bad: {}", error.trim());
+    println!("the disk is faulty: {}", error.trim());
     drop(fill);
     std::fs::remove_file(place.path("small/fill")).unwrap();
     // The disk works again.
@@ -111,9 +112,9 @@ fn failed_fsync_discards_the_whole_part() {
     drop(server);
     rustix::fs::sync();
     disk.unmount();
-    let again = Disk::mounted(&image, &place.path("served"), "loop").expect("it was mounted before");
+    let again = Disk::mounted(&image, &place.path("served"), "loop").expect("the file system can be mounted again");
     let there = std::fs::read(place.path("served/b")).unwrap_or_default();
-    assert!(there == place.read("local/a"), "what was reported as copied is not on the disk");
+    assert!(there == place.read("local/a"), "a file that was reported as copied is not on the disk");
     again.unmount();
     drop((again, disk));
     small.unmount();

@@ -32,9 +32,9 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
             (Some(&a), json!({"Fill": {"block": 2, "slot": 0}}), "no block 2"),
             (Some(&a), json!({"Fill": {"block": u64::MAX, "slot": 0}}), "no block"),
             (Some(&a), json!({"Fill": {"block": 0, "slot": 2}}), "no slot 2"),
-            (Some(&a), store(0, 0), "opened to be read"),
+            (Some(&a), store(0, 0), "opened for reading"),
             (Some(&a), json!({"Finish": {"digest": zero}}), "only 0 of 2"),
-            (Some(&put("b", 9)), json!({"Fill": {"block": 0, "slot": 0}}), "opened to be written"),
+            (Some(&put("b", 9)), json!({"Fill": {"block": 0, "slot": 0}}), "opened for writing"),
             (Some(&put("b", 9)), store(1, 0), "no block 1"),
             (Some(&put("b", 9)), store(0, 0), "checksum mismatch"),
             (Some(&put("b", 9)), json!({"Hash": {"block": 1}}), "no block 1"),
@@ -44,7 +44,7 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
             if let Some(open) = open {
                 client.open(open);
             }
-            let why = client.refusal(&request).unwrap_or_else(|| panic!("{request} was done"));
+            let why = client.refusal(&request).unwrap_or_else(|| panic!("{request} was accepted"));
             assert!(why.to_lowercase().contains(&message.to_lowercase()), "{request}: {why}");
         }
         // A file opened for reading cannot be written, and vice versa.
@@ -220,7 +220,7 @@ fn upload_is_not_replaced_by_another_file() {
             let finished = one.ask(&json!({"Finish": {"digest": whole}}));
             let there = std::fs::read(place.path("served/b")).ok();
             attempts.count(
-                "another file under the part's name",
+                "a different file under the name of the part",
                 if finished == "Finished" { there.as_ref() != Some(&good) } else { !swapped || there.is_some() },
             );
         }
@@ -245,7 +245,7 @@ fn padding_of_a_short_file_is_zero() {
             let slot = client.open(&get("short"))[0];
             client.ask(&json!({"Fill": {"block": 0, "slot": 0}}));
             let bytes = client.endpoint.read(client.server, slot, vec![1; BLOCK]).wait().unwrap().into_vec();
-            attempts.count("reading what a slot held before", bytes[5..].iter().any(|&byte| byte != 0));
+            attempts.count("reading earlier contents of a slot", bytes[5..].iter().any(|&byte| byte != 0));
         }
     }
     attempts.report();
@@ -283,7 +283,7 @@ fn server_does_not_connect_to_addresses_named_by_clients() {
                 called = listener.accept().is_ok();
                 std::thread::sleep(Duration::from_millis(2));
             }
-            attempts.count("an answer to another's address", called);
+            attempts.count("a connection to the address of another process", called);
         }
     }
     attempts.report();

@@ -293,7 +293,7 @@ fn attempt(place: &TestDirectory, transport: TransportKind, misbehaviour: Misbeh
     let error = String::from_utf8_lossy(&error).into_owned();
     let printed: Value = serde_json::from_slice(&out).unwrap_or_default();
     println!("hostile server: {misbehaviour:?} {transport:?}: {status:?} {}", error.trim());
-    let Ok(status) = status else { return Some("it does not end".into()) };
+    let Ok(status) = status else { return Some("the client does not end".into()) };
     if error.chars().any(|character| character.is_control() && character != '\n') || error.contains('\u{202e}') {
         return Some(format!("escapes reach the terminal: {error:?}"));
     }
@@ -303,12 +303,12 @@ fn attempt(place: &TestDirectory, transport: TransportKind, misbehaviour: Misbeh
     }
     if !status.success() {
         if status.code() != Some(1) {
-            return Some(format!("it ended with {status}"));
+            return Some(format!("the client ended with {status}"));
         }
-        return (target.exists() || misbehaviour.may_end_well()).then(|| format!("a failed copy, {error}"));
+        return (target.exists() || misbehaviour.may_end_well()).then(|| format!("the copy failed: {error}"));
     }
     if !misbehaviour.may_end_well() {
-        return Some("it reports a copy".into());
+        return Some("the client reports a completed copy".into());
     }
     let bytes = std::fs::read(&target).unwrap();
     let mode = target.metadata().unwrap().permissions().mode() & 0o7777;
@@ -317,7 +317,7 @@ fn attempt(place: &TestDirectory, transport: TransportKind, misbehaviour: Misbeh
     }
     let sum = blake3::hash(&bytes).to_hex();
     let same = printed["blake3"] == sum.as_str() && printed["bytes"].as_u64() == Some(bytes.len() as u64);
-    (!same).then(|| format!("{printed}, and on the disk are {} bytes with {sum}", bytes.len()))
+    (!same).then(|| format!("{printed}, but the file has {} bytes with the hash {sum}", bytes.len()))
 }
 
 /// Requirements: SRV-010.

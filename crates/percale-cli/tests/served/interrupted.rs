@@ -158,7 +158,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
         if let Some(got) = &got
             && !versions.contains(got)
         {
-            tally.wrong.push(format!("{number}: after {interruption:?} the target is no version of the source"));
+            tally.wrong.push(format!("{number}: after {interruption:?} the target is not a version of the source"));
         }
         match message {
             Some(message) => {
@@ -167,7 +167,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
                 if message["blake3"] != sum.as_str() || message["bytes"] != got.len() {
                     tally
                         .wrong
-                        .push(format!("{number}: {message}, and on the disk are {} bytes with {sum}", got.len()));
+                        .push(format!("{number}: {message}, but the file has {} bytes with the hash {sum}", got.len()));
                 }
                 tally.complete += 1;
                 if attempt > 0 {
@@ -175,7 +175,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
                 }
                 if interruption == Interruption::Nothing {
                     if Some(&got) != versions.last() {
-                        tally.wrong.push(format!("{number}: the copy is not what the source is"));
+                        tally.wrong.push(format!("{number}: the copy differs from the source"));
                     }
                     return;
                 }
@@ -194,7 +194,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
             }
         }
     }
-    tally.wrong.push(format!("{number}: {TRIES} tries, and no copy"));
+    tally.wrong.push(format!("{number}: no copy completed in {TRIES} tries"));
 }
 
 /// Requirements: SRV-004, SRV-010.
@@ -210,8 +210,8 @@ fn interrupted_copies_are_resumed_or_refused_and_never_wrong() {
     }
     let Tally { interrupted, resumed, begun_anew, refused, complete, wrong } = &tally;
     println!(
-        "interrupted: {copies} files (PERCALE_SEED={seed}): {interrupted} interruptions, of which {refused} were refused by an error; \
-         {complete} copies reported, {resumed} of them resumed and {begun_anew} begun anew; {} wrong",
+        "interrupted: {copies} files (PERCALE_SEED={seed}): {interrupted} interruptions, {refused} of them ended in an error; \
+         {complete} copies reported, {resumed} of them resumed and {begun_anew} restarted; {} wrong",
         wrong.len()
     );
     assert!(wrong.is_empty(), "PERCALE_SEED={seed}: {wrong:#?}");

@@ -199,7 +199,7 @@ fn parts_that_others_prepared_are_not_written_to() {
         place.write("local/.percale-parts/b", &content(13, 5_000_000));
         place.mode("local/.percale-parts/b", 0o444);
         std::fs::hard_link(&part, place.path("local/.percale-parts/commit.1.0")).unwrap();
-        copied_to("what a process left");
+        copied_to("files left by a process");
         // The directory is accessible to others, or belongs to another user.
         prepare();
         place.mode("local/.percale-parts", 0o777);
@@ -207,7 +207,7 @@ fn parts_that_others_prepared_are_not_written_to() {
         assert!(error.contains("open to other users"), "{error}");
         place.mode("local/.percale-parts", 0o700);
         if std::os::unix::fs::chown(part.parent().unwrap(), Some(12345), None).is_err() {
-            println!("skipped: giving a directory to another user takes root");
+            println!("skipped: giving a directory to another user requires root");
             continue;
         }
         let error = refused(&copy(&serving.at("a"), &place.text("local/b"), &[]));
@@ -223,7 +223,8 @@ fn leased_files_are_rejected_without_blocking_others() {
         place.write(&format!("served/{name}"), &content(14, 1000));
     }
     let serving = Serving::start(&place, &[]);
-    // SAFETY: an ignored signal runs no code of this process. A signal announces the end of a lease.
+    // SAFETY: an ignored signal runs no code of this process. The kernel sends this signal when the lease must be
+    // released.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     let leased = ["one", "two"].map(|name| {
         let file = File::options().read(true).write(true).open(place.path(&format!("served/{name}"))).unwrap();
@@ -241,5 +242,5 @@ fn leased_files_are_rejected_without_blocking_others() {
         assert!(error.contains("lease"), "{error}");
     }
     copied(&copy(&serving.at("a"), &place.text("local/b"), &[]));
-    assert!(start.elapsed() < Duration::from_secs(20), "leases are waited for: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "the copy waited for the lease: {:?}", start.elapsed());
 }

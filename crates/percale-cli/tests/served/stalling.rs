@@ -42,7 +42,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
                 }
             }
         }
-        attempts.count("answers that are not taken", !serves(&server, &place, "a"));
+        attempts.count("answers that are not read", !serves(&server, &place, "a"));
         drop(deaf);
         // One client holds the lock of a name, and others request the name repeatedly.
         let locking = Client::new(&server.address, transport);
@@ -53,9 +53,9 @@ fn stalling_and_flooding_clients_do_not_block_others() {
                 client.request(&put("locked", 10_000_000));
             }
         }
-        attempts.count("a name that is locked", !serves(&server, &place, "a"));
+        attempts.count("a locked name", !serves(&server, &place, "a"));
         drop((locking, asking));
-        // These clients outnumber the places. Some of them have an open file.
+        // There are more of these clients than places. Some of them have an open file.
         let idle: Vec<_> = (0..70)
             .map(|number| {
                 let client = Client::connect(&server.address, transport, "127.0.0.1:0");
@@ -69,7 +69,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(1200));
-        attempts.count("more idle clients than places", !serves(&server, &place, "a"));
+        attempts.count("more idle clients than the server accepts", !serves(&server, &place, "a"));
         drop(idle);
     }
     attempts.report();
@@ -97,7 +97,7 @@ fn long_requests_use_bounded_memory_and_log_space() {
     let grown = resident(&server.child).saturating_sub(before);
     println!("hostile client: the server has grown by {} KiB", grown >> 10);
     attempts.count("memory after long requests", grown > 48 << 20);
-    attempts.count("serving on", !serves(&server, &place, "a"));
+    attempts.count("serving after long requests", !serves(&server, &place, "a"));
     server.child.kill().unwrap();
     let mut log = String::new();
     server.lines.read_to_string(&mut log).unwrap();

@@ -97,7 +97,7 @@ pub const CALLS: &[SystemCall] = calls! {
     OwnDescriptors recvfrom SYS_recvfrom: EPERM EINTR ENOMEM;
     OwnDescriptors sendmsg SYS_sendmsg: EPERM EINTR ENOMEM;
     OwnDescriptors recvmsg SYS_recvmsg: EPERM ENOMEM;
-    // The monitors of the cache.
+    // The monitors of the registration cache.
     All userfaultfd SYS_userfaultfd: EPERM ENOSYS ENOMEM EMFILE;
     All mlock2 SYS_mlock2: EPERM ENOSYS ENOMEM;
     All mseal SYS_mseal: EPERM ENOSYS ENOMEM;
@@ -121,32 +121,32 @@ pub const CALLS: &[SystemCall] = calls! {
 
 /// Calls that percale makes but that are not denied, each with the reason.
 pub const EXEMPT: &[(&str, &str)] = &[
-    ("execve", "it starts the program"),
-    ("exit", "it cannot fail"),
-    ("exit_group", "it cannot fail"),
-    ("restart_syscall", "the kernel makes it"),
-    ("rt_sigreturn", "it ends a signal handler"),
-    ("brk", "memory allocators make it; a program without memory ends"),
-    ("munmap", "memory allocators make it; there is nothing to be done if memory cannot be given back"),
-    ("mremap", "memory allocators make it"),
-    ("mprotect", "the C library makes it for the stacks of threads, of which clone3 stands for"),
-    ("close", "there is nothing to be done if it fails"),
-    ("lseek", "the test harness makes it"),
-    ("access", "the program's loader makes it"),
-    ("arch_prctl", "the C library makes it when a thread starts"),
-    ("set_tid_address", "the C library makes it when a thread starts"),
-    ("set_robust_list", "the C library makes it when a thread starts"),
-    ("rseq", "the C library makes it when a thread starts"),
-    ("sigaltstack", "the standard library makes it when a thread starts"),
-    ("rt_sigaction", "the standard library makes it when the program starts"),
-    ("rt_sigprocmask", "the C library makes it when a thread starts"),
-    ("gettid", "it cannot fail"),
-    ("getpid", "it cannot fail"),
-    ("geteuid", "it cannot fail"),
-    ("getuid", "it cannot fail"),
-    ("prctl", "the test makes it: it names threads, and installs the filter"),
-    ("seccomp", "the test makes it"),
-    ("writev", "the test harness makes it"),
+    ("execve", "the call starts the program"),
+    ("exit", "the call cannot fail"),
+    ("exit_group", "the call cannot fail"),
+    ("restart_syscall", "the call is made by the kernel"),
+    ("rt_sigreturn", "the call ends a signal handler"),
+    ("brk", "memory allocators make the call; a program without memory ends"),
+    ("munmap", "memory allocators make the call; a failure to release memory has no consequence"),
+    ("mremap", "memory allocators make the call"),
+    ("mprotect", "the C library makes the call for the stacks of threads; a denied clone3 covers this case"),
+    ("close", "a failure has no consequence"),
+    ("lseek", "the test harness makes the call"),
+    ("access", "the program's loader makes the call"),
+    ("arch_prctl", "the C library makes the call when a thread starts"),
+    ("set_tid_address", "the C library makes the call when a thread starts"),
+    ("set_robust_list", "the C library makes the call when a thread starts"),
+    ("rseq", "the C library makes the call when a thread starts"),
+    ("sigaltstack", "the standard library makes the call when a thread starts"),
+    ("rt_sigaction", "the standard library makes the call when the program starts"),
+    ("rt_sigprocmask", "the C library makes the call when a thread starts"),
+    ("gettid", "the call cannot fail"),
+    ("getpid", "the call cannot fail"),
+    ("geteuid", "the call cannot fail"),
+    ("getuid", "the call cannot fail"),
+    ("prctl", "the test makes the call to name threads and to install the filter"),
+    ("seccomp", "the test makes the call"),
+    ("writev", "the test harness makes the call"),
 ];
 
 impl SystemCall {

@@ -1,9 +1,10 @@
 //! The denial tests: the system rejects system calls and resources, one at a time, from the start or from the middle of
 //! a run.
 //!
-//! Two processes exchange messages and access each other's memory. One of them is denied a call. Allowed outcomes are:
-//! * the exchange works, perhaps over another transport, and the reason of the connection explains why;
-//! * or the process gets an error that names the call, and both processes have an error within [`LIMIT`].
+//! Two processes exchange messages and access each other's memory. A system call fails in one of them. Allowed outcomes
+//! are:
+//! * the exchange works, perhaps over another transport, and the connection reports the reason;
+//! * or the process gets an error that names the call, and both processes report an error within [`LIMIT`].
 //!
 //! A signal, a hang, an error that names something else, and an end by a timeout are not allowed.
 
@@ -48,7 +49,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// Returns the name of an error number of the list.
+/// Returns the name of an error number of a denied call.
 #[must_use]
 pub const fn name_of(error: i32) -> &'static str {
     match error {
@@ -62,7 +63,7 @@ pub const fn name_of(error: i32) -> &'static str {
     }
 }
 
-/// Returns all cases. Without `long`, returns the cases with EPERM and some of the others.
+/// Returns all cases. Without `long`, returns the cases with EPERM and some of the other cases.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let all = CALLS.iter().flat_map(|call| {
@@ -85,7 +86,7 @@ pub fn cases() -> Vec<Case> {
 pub enum SideOutcome {
     /// The exchange works over this transport, for this reason.
     Works(String),
-    /// The side has this error.
+    /// The side reported this error.
     Error(String),
     /// The process ended without a report.
     Ended(String),
@@ -105,7 +106,7 @@ impl SideOutcome {
     }
 }
 
-/// Checks the outcome of the side that is denied a call, and that of its peer (`None` if the peer never had a
+/// Checks the outcome of the side in which the call is denied, and that of its peer (`None` if the peer never had a
 /// connection). The error must contain one of `names`.
 ///
 /// # Errors
@@ -118,7 +119,7 @@ pub fn judge(
 ) -> Result<&'static str, String> {
     let limit = LIMIT * crate::watchdog::timeout_scale();
     if took > limit {
-        return Err(format!("they took {} ms", took.as_millis()));
+        return Err(format!("the run took {} ms", took.as_millis()));
     }
     match (denied, peer) {
         (SideOutcome::Works(_), Some(SideOutcome::Works(how))) => {
@@ -126,14 +127,14 @@ pub fn judge(
             if says_why {
                 Ok(if how.starts_with("shm") { "shm" } else { "tcp" })
             } else {
-                Err("without a reason".into())
+                Err("tcp was chosen without a reason".into())
             }
         }
         (SideOutcome::Error(text), None | Some(SideOutcome::Error(_))) => {
             let named = names.iter().any(|name| text.contains(name));
             if named { Ok("error") } else { Err(UNNAMED.into()) }
         }
-        _ => Err("one side hangs, was ended, or works alone".into()),
+        _ => Err("one side hangs, was killed, or works without the other".into()),
     }
 }
 
@@ -189,7 +190,7 @@ impl Clock {
         Self(Instant::now())
     }
 
-    /// Returns the remaining part of the limit for both sides.
+    /// Returns the time until one second after the limit.
     #[must_use]
     pub fn left(&self) -> Duration {
         (LIMIT * crate::watchdog::timeout_scale() + Duration::from_secs(1)).saturating_sub(self.0.elapsed())

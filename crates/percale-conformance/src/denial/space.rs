@@ -4,8 +4,9 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The numbers of additional bytes that a process may map. Some are less than a thread's stack. Some are slightly more
-/// than one, which leaves no room for the memory of a pair or of a peer. The others are larger.
+/// The numbers of additional bytes that a process may map. Some are smaller than a thread's stack. Some are slightly
+/// larger than a stack, so that a started thread leaves no room for the memory of a pair or of a peer. The others are
+/// larger.
 pub const BEYOND: [u64; 11] = [
     0,
     64 << 10,

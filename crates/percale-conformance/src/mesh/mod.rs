@@ -48,12 +48,13 @@ pub type Report = Result<Entry, ErrorEntry>;
 #[derive(Debug)]
 pub struct Mesh<F: Fabric> {
     stations: Vec<Option<TestEndpoint>>,
-    /// The world of the endpoints.
+    /// The transport of the endpoints.
     pub fabric: F,
     reports: RefCell<HashMap<u64, VecDeque<Report>>>,
     next: Cell<u64>,
-    /// Whether the next write, or read, of one piece is posted with the call for one piece.
+    /// Whether the next write of one piece is posted with `post_write_one`.
     other_way: Cell<bool>,
+    /// Whether the next read of one piece is posted with `post_read_one`.
     other_way_back: Cell<bool>,
     seed: u64,
     _watchdog: Watchdog,
@@ -64,7 +65,8 @@ pub struct Mesh<F: Fabric> {
 pub const MANY: usize = 400;
 
 impl<F: Fabric> Mesh<F> {
-    /// Makes `count` endpoints that have each other's addresses. Makes only one if its endpoints cannot reach others.
+    /// Makes `count` endpoints that have each other's addresses. Makes one endpoint if endpoints of the transport can
+    /// reach only themselves.
     #[must_use]
     #[track_caller]
     pub fn new(count: usize) -> Self {
@@ -153,7 +155,7 @@ impl<F: Fabric> Mesh<F> {
         self.stations[number] = None;
     }
 
-    /// Replaces a closed test endpoint by this one.
+    /// Replaces a closed test endpoint with this one.
     pub fn open(&mut self, number: usize, test_endpoint: TestEndpoint) {
         self.stations[number] = Some(test_endpoint);
     }
@@ -250,7 +252,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Drives all test endpoints for a while, and asserts that nothing is reported on an operation.
+    /// Drives all test endpoints for a while, and asserts that there is no report on an operation.
     #[track_caller]
     pub fn nothing(&self, context: u64) {
         self.turns(MANY);

@@ -1,6 +1,6 @@
 //! Operations that wait for a counter or a variable.
 
-#![expect(unsafe_code, reason = "posts through the raw API; each block says why it is sound")]
+#![expect(unsafe_code, reason = "posts through the raw API; each block states why it is sound")]
 
 use percale::trigger::{Operation, Variable};
 use percale::{AtomicWork, CollectiveWork, Counter, PostError, ReceiveWork, RmaWork, SendWork};
@@ -15,7 +15,8 @@ impl<F: Fabric> Mesh<F> {
     pub fn when(&self, from: usize, operation: Operation, counter: &Counter, threshold: u64) -> u64 {
         let (operation, context) = self.numbered(operation);
         // SAFETY: as in `try_send` and `try_receive`.
-        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }.expect("it may wait");
+        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }
+            .expect("the operation can be deferred");
         context
     }
 
@@ -23,7 +24,7 @@ impl<F: Fabric> Mesh<F> {
     pub fn when_written(&self, from: usize, operation: Operation, variable: &Variable) -> u64 {
         let (operation, context) = self.numbered(operation);
         // SAFETY: as in `try_send` and `try_receive`.
-        unsafe { self.endpoint(from).post_when_written(&operation, variable) }.expect("it may wait");
+        unsafe { self.endpoint(from).post_when_written(&operation, variable) }.expect("the operation can be deferred");
         context
     }
 

@@ -32,7 +32,7 @@ type Control = unsafe extern "C" fn(*const c_char) -> c_int;
 fn control() -> Control {
     static FOUND: OnceLock<Control> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let name = std::env::var_os(LIBRARY).expect("a program that runs over verbs was given the double");
+        let name = std::env::var_os(LIBRARY).expect("the path of the verbs double is set");
         // SAFETY: percale loads the same library, so this only increments its reference count.
         let library = unsafe { libloading::Library::new(name) }.expect("the double can be loaded");
         // SAFETY: the test double declares the function with this type.
@@ -46,7 +46,7 @@ fn control() -> Control {
 
 /// Executes commands. Returns false if one fails, for example because it names an object that does not exist.
 pub(super) fn send_line(commands: &str) -> bool {
-    let text = CString::new(commands).expect("no zero");
+    let text = CString::new(commands).expect("no zero byte");
     // SAFETY: the text ends with a zero byte.
     unsafe { control()(text.as_ptr()) == 0 }
 }

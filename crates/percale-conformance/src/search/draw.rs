@@ -305,7 +305,7 @@ impl<'r> Generator<'r> {
         one_of(self.random, &ways)
     }
 
-    /// Draws an event of a device. If connections must not break, draws only events that do not break one.
+    /// Draws an event of a device. If connections must not break, draws only events that do not break connections.
     fn device(&mut self) -> DeviceStep {
         use Request::{Bind, Connect, Invalidate, Read, Receive, Send, Write};
         let with_tcp = self.devices.is_some_and(|devices| devices.with_tcp);

@@ -70,7 +70,7 @@ impl Default for Quarantine {
     }
 }
 
-/// Disables the quarantine if the program contains AddressSanitizer. Returns whether it does.
+/// Disables the quarantine if the program contains AddressSanitizer. Returns true in that case.
 pub fn leave_to_sanitizer() -> bool {
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) };
@@ -94,20 +94,20 @@ pub fn written() -> Option<usize> {
 unsafe impl GlobalAlloc for Quarantine {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
         if layout.size() > LARGEST || AT_ONCE.load(Ordering::Relaxed) {
-            // SAFETY: the caller meets the requirements.
+            // SAFETY: the caller upholds the safety contract.
             return unsafe { System.dealloc(ptr, layout) };
         }
         // SAFETY: the block belonged to the caller, which does not use it any more.

@@ -154,9 +154,9 @@ pub struct Operation {
     pub peer: Option<EndpointAddress>,
     /// The name of its kind, for messages.
     pub what: &'static str,
-    /// Whether its end is reported.
+    /// Whether the completion of the operation is reported.
     pub is_reported: bool,
-    /// Whether the application wants it to end: it was cancelled, or its handle was dropped.
+    /// Whether the application has requested the end of the operation: it was cancelled, or its handle was dropped.
     pub is_cancelled: bool,
     /// Whether it has ended.
     pub is_over: bool,
@@ -358,7 +358,7 @@ impl Ledger {
             let what = operation.what;
             return Err(Fault::new(
                 "silent success reported",
-                format!("{what} {id} reported a success that was not asked for"),
+                format!("{what} {id} reported a success that was not requested"),
             ));
         }
         let must_be_denied = operation.must_be_denied;
@@ -400,10 +400,16 @@ impl Ledger {
     /// Fails if the arrival is impossible.
     pub fn arrive(&mut self, at: (Life, EndpointAddress), id: u64, report: &MessageReport<'_>) -> Verdict<u64> {
         let Some(receive) = self.receives.get(&id).copied() else {
-            return Err(Fault::new("unknown context", format!("a message was reported for {id}, which is no receive")));
+            return Err(Fault::new(
+                "unknown context",
+                format!("a message was reported for {id}, which is not a receive"),
+            ));
         };
         let Some(number) = report.data.or_else(|| payload::name_of(report.bytes)) else {
-            return Err(Fault::new("nameless message", format!("receive {id} got {} bytes without data", report.len)));
+            return Err(Fault::new(
+                "message without identity",
+                format!("receive {id} got {} bytes without data", report.len),
+            ));
         };
         let Some(message) = self.messages.get_mut(&number) else {
             let bytes: Vec<u8> = report.bytes.iter().take(24).copied().collect();
@@ -414,13 +420,16 @@ impl Ledger {
         self.arrived += 1;
         message.arrivals += 1;
         if message.arrivals > 1 {
-            return fault("arrived twice", format!("it arrived {} times", message.arrivals));
+            return fault("arrived twice", format!("the message arrived {} times", message.arrivals));
         }
         // If a member of a shared context took a message and did not complete it before it was closed, another member
         // reports it.
         let may_move = matches!(receive.home, ReceiveHome::Pool(_)) && message.may_be_lost;
         if message.to != at.1 && !may_move {
-            return fault("wrong endpoint", format!("it was sent to {:?} and arrived at {:?}", message.to, at.1));
+            return fault(
+                "wrong endpoint",
+                format!("the message was sent to {:?} and arrived at {:?}", message.to, at.1),
+            );
         }
         if !receive.criteria.fits(message) {
             return fault("wrong receive", format!("{message:?} does not fit {receive:?}"));
@@ -433,7 +442,10 @@ impl Ledger {
             return fault("wrong tag", format!("{:?} was sent, {:?} reported", message.tag, report.tag));
         }
         if message.has_data != report.data.is_some() {
-            return fault("wrong data", format!("it has data: {}; reported: {:?}", message.has_data, report.data));
+            return fault(
+                "wrong data",
+                format!("the message has data: {}; reported: {:?}", message.has_data, report.data),
+            );
         }
         if report.source.is_some_and(|source| source != message.from_place) {
             return fault("wrong source", format!("{:?} sent it, {:?} is reported", message.from_place, report.source));

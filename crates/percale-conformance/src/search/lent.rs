@@ -178,10 +178,10 @@ impl Lender {
     pub fn take_back(&mut self, owner: u64, lent: Lent, watch: BufferTreatment) -> Verdict {
         if let Some(at) = lent.beside() {
             let text = format!(
-                "byte {at} beside the buffer of operation {owner} was written (it is at {}, {} bytes)",
+                "byte {at} next to the buffer of operation {owner} was written (the buffer is at {}, {} bytes)",
                 lent.offset, lent.len
             );
-            return Err(Fault::new("written beside", text));
+            return Err(Fault::new("written outside", text));
         }
         let id = GONE | owner;
         lent.write(&payload::of(id, lent.len));
@@ -231,8 +231,8 @@ fn check(returned: Returned) -> Verdict<Option<Lent>> {
     }
     if lent.beside().is_some() {
         return Err(Fault::new(
-            "written beside",
-            format!("beside the buffer of operation {owner}, after it had ended"),
+            "written outside",
+            format!("next to the buffer of operation {owner}, after it had ended"),
         ));
     }
     Ok(Some(lent))
@@ -319,6 +319,6 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
     // SAFETY: as above.
     unsafe { libc::write(2, b"\n".as_ptr().cast(), 1) };
-    // The handler is reset now. After it returns, the access is repeated and ends the process as it would without the
-    // handler.
+    // The kernel has already reset the handler (SA_RESETHAND). After this function returns, the access is repeated and
+    // ends the process as it would without the handler.
 }

@@ -32,5 +32,5 @@ pub mod step;
 mod waker;
 pub mod world;
 
-/// Known faults that are not fixed yet. Runs leave them out, and each search prints them.
+/// Known faults that are not fixed yet. Runs avoid the steps that cause them, and each search prints them.
 pub const KNOWN: [&str; 0] = [];

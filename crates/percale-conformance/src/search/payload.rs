@@ -4,8 +4,8 @@
 //! The first 8 bytes identify the operation ([`name_of`]). A shorter payload does not identify its operation. Its
 //! message has the number as remote completion data.
 
-/// The constant that is combined with the number of an operation. It makes it unlikely that other bytes look like a
-/// number.
+/// The constant that is combined with the number of an operation. With this constant, other bytes are unlikely to look
+/// like the number of an operation.
 const NAME: u64 = 0x5eed_0000_0000_c0de;
 
 /// Returns the word of an operation at this offset, which is a multiple of 8.

@@ -39,9 +39,9 @@ impl RunTransport {
 /// How the endpoint of a place is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Whether many threads may use it.
+    /// Whether many threads may use the endpoint.
     pub shared: bool,
-    /// The queue of the run to which it reports. `None` for its own queue.
+    /// The queue to which the endpoint reports, one of the run's queues. `None` for its own queue.
     pub queue: Option<u8>,
     /// Whether it uses the run's shared receive context.
     pub pool: bool,
@@ -70,7 +70,7 @@ pub struct DeviceSettings {
     pub timeout: u16,
 }
 
-/// The settings of a run's world.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The network.
@@ -119,7 +119,7 @@ pub enum SendBy {
 /// The completion level and the ordering of a raw send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Whether its success is reported.
+    /// Whether the success of the send is reported.
     pub reported: bool,
     /// 0: chosen by the transport; 1: transmitted; 2: delivered; 3: matched.
     pub level: u8,
@@ -151,18 +151,18 @@ pub enum ReceiveBy {
 /// Operations on waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollKind {
-    /// Checks whether there is one.
+    /// Checks whether a message is waiting.
     Peek,
-    /// Reserves it for a later receive.
+    /// Reserves a message for a later receive.
     Claim,
-    /// Discards it.
+    /// Discards a message.
     Discard,
 }
 
 /// The behavior of the waker of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waking {
-    /// Records that it was called.
+    /// Records that the waker was called.
     Quiet,
     /// Panics.
     Panics,
@@ -213,19 +213,19 @@ pub enum AccessBy {
 }
 
 impl AccessBy {
-    /// Returns whether it accesses a word.
+    /// Returns whether the operation accesses a word.
     #[must_use]
     pub const fn is_word(self) -> bool {
         matches!(self, Self::Add | Self::SafeAdd | Self::Swap(_) | Self::AddInject)
     }
 
-    /// Returns whether it changes memory.
+    /// Returns whether the operation changes memory.
     #[must_use]
     pub const fn changes(self) -> bool {
         !matches!(self, Self::Read | Self::SafeRead)
     }
 
-    /// Returns the number of bytes that it accesses, in a block of `block` bytes.
+    /// Returns the number of bytes that the operation accesses in a block of `block` bytes.
     #[must_use]
     pub const fn len(self, block: usize) -> usize {
         if self.is_word() { 8 } else { block }
@@ -237,7 +237,7 @@ impl AccessBy {
 pub enum WindowStep {
     /// Allocates a window.
     Open,
-    /// Binds it to blocks of a region, even if it is already bound.
+    /// Binds the window to blocks of a region, even if it is already bound.
     Bind {
         /// The index of the region among those that are open at the place.
         region: u8,
@@ -248,18 +248,18 @@ pub enum WindowStep {
         /// Whether peers may write.
         writes: bool,
     },
-    /// Removes its binding.
+    /// Removes the binding of the window.
     Unbind,
-    /// Deallocates it.
+    /// Deallocates the window.
     Close,
-    /// Drops its handle.
+    /// Drops the handle of the window.
     Drop,
 }
 
 /// Operations on counters, and on work that waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterStep {
-    /// Adds to it.
+    /// Adds to the counter.
     Add(u8),
     /// Defers an addition to another counter, in one of the run's domains.
     Defer {
@@ -319,7 +319,7 @@ pub enum Request {
     Receive,
 }
 
-/// A call of libibverbs.
+/// A call to libibverbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are descriptive")]
 pub enum VerbsCall {
@@ -392,9 +392,9 @@ pub enum Step {
     Tick { nanoseconds: u32 },
     /// Executes an operation on the handle of a safe operation.
     Handle { slot: u8, what: HandleStep },
-    /// Closes an endpoint. Its handles are dropped or forgotten before.
+    /// Drops or forgets the handles of an endpoint, and then closes the endpoint.
     Close { at: u8, forget: bool },
-    /// Opens an endpoint at a place where one was closed, at the same address or at another.
+    /// Opens an endpoint at a place whose endpoint was closed, at the same address or at a new one.
     Open { at: u8, moved: bool },
     /// Converts an owned endpoint into a shared one, or clones and drops a handle of a shared one.
     Share { at: u8 },
@@ -421,7 +421,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns whether it is a lifecycle event and not an operation.
+    /// Returns whether the step is a lifecycle event and not an operation.
     #[must_use]
     pub const fn is_life(&self) -> bool {
         match self {
@@ -447,7 +447,7 @@ impl Step {
 pub struct RunPlan {
     /// The seed.
     pub seed: u64,
-    /// The settings of the world.
+    /// The settings of the run.
     pub settings: Settings,
     /// The steps.
     pub steps: Vec<Step>,

@@ -1,5 +1,5 @@
-//! Wakers that misbehave as those of applications might. When they are woken or dropped, they record the call, panic,
-//! or call an endpoint.
+//! Wakers that misbehave as those of applications might. When such a waker is called or dropped, it records the call,
+//! panics, or calls an endpoint.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub(super) const SHORT: u8 = 4;
 pub(super) const MULTI: u8 = 5;
 /// Messages for receives of a shared context.
 pub(super) const POOLED: u8 = 6;
-/// Answers to requests that were given up. They are received so that their sends complete.
+/// Answers to abandoned requests. They are received so that their sends complete.
 pub(super) const LATE_ANSWER: u8 = 7;
 /// Messages for receives into memory that cannot be written.
 pub(super) const BAD: u8 = 8;

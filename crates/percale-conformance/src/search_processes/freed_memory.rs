@@ -107,7 +107,7 @@ impl FreedMemory {
         let first = bytes.iter().position(|&byte| byte != CANARY)?;
         let changed = bytes.iter().filter(|&&byte| byte != CANARY).count();
         Some(format!(
-            "written after it was given back: {changed} of {} bytes, from byte {first}, of {}, {:?} after that",
+            "memory was written after it was returned: {changed} of {} bytes, from byte {first}, of {}, {:?} after that",
             bytes.len(),
             self.what,
             self.since.elapsed()

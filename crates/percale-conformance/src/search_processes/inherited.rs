@@ -98,7 +98,7 @@ fn calls<A: Ownership>(worker_endpoint: &mut WorkerEndpoint<A>, says: OwnedFd) {
     }
     at("wait");
     endpoint.wait(Some(Duration::from_millis(10)));
-    at("wait without end");
+    at("wait without a timeout");
     drop(endpoint.recv(vec![1]).wait());
     at("cancel");
     endpoint.cancel(1);

@@ -334,8 +334,8 @@ impl WorkerLedger {
         self.raw.values().filter(is).count()
     }
 
-    /// Records that a receive has received a message. Earlier receives of its class match the same messages, and so
-    /// must have received theirs.
+    /// Records that a receive has received a message. Earlier receives of its class match the same messages, so each of
+    /// them must also have received one.
     pub(super) fn matched(&mut self, ended: &Raw) {
         self.older_have_theirs(ended.worker_endpoint, ended.class, ended.number);
     }
@@ -373,7 +373,11 @@ impl WorkerLedger {
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
             );
-            let why = if was_posted { "it was cancelled" } else { "cancel reported that it was not posted" };
+            let why = if was_posted {
+                "the operation was cancelled"
+            } else {
+                "cancel reported that the operation was not posted"
+            };
             raw.due.get_or_insert_with(|| (Instant::now(), why.to_owned()));
             self.note(|| reported);
         }
@@ -433,7 +437,7 @@ impl WorkerLedger {
                     raw.worker_endpoint,
                     raw.port,
                     since.elapsed(),
-                    raw.due.as_ref().map_or("it was posted", |due| &due.1),
+                    raw.due.as_ref().map_or("the operation was posted", |due| &due.1),
                     if raw.cancelled { " (cancelled)" } else { "" }
                 ));
             }
@@ -442,8 +446,7 @@ impl WorkerLedger {
         busy
     }
 
-    /// Returns whether each endpoint receives the answers to requests that it gave up, so that sends of answers
-    /// complete.
+    /// Returns whether each endpoint receives the answers to its abandoned requests, so that sends of answers complete.
     pub(super) const fn takes_answers(&self) -> bool {
         self.finishing.is_some()
     }

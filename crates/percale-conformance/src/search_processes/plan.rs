@@ -13,7 +13,8 @@ pub const PART: &str = "PERCALE_SEARCH_PART";
 /// The transports that a round can use.
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// The time limit of an operation after the last event that it needs. A peer may be stopped for 8 seconds of it.
+/// The time limit of an operation after the last event that it needs. During this time, a peer may be stopped for 8
+/// seconds.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Events that may end connections or operations of other workers.
@@ -149,7 +150,7 @@ impl RoundPlan {
     pub fn check(kinds: &[String]) -> Result<(), String> {
         let all = HARMLESS.iter().chain(&ENDING).chain(&ON_REQUEST).copied().collect::<Vec<_>>();
         match kinds.iter().find(|kind| !all.contains(&kind.as_str())) {
-            Some(unknown) => Err(format!("{unknown} is no kind of event; there are {}", all.join(", "))),
+            Some(unknown) => Err(format!("unknown kind of event {unknown}; valid are {}", all.join(", "))),
             None => Ok(()),
         }
     }

@@ -17,18 +17,19 @@ Random operations and random lifecycle events in several processes.
 
 search-processes [--minutes N] [--seed S] [--transport shm|tcp|all] [--json]
 
-  --minutes N          how long (default 1; fractions are allowed)
-  --seed S             the seed of the first round; later rounds count up from it (default: from the clock)
-  --transport T        where (default all: the transports in turn)
+  --minutes N          the duration of the search (default 1; fractions are allowed)
+  --seed S             the seed of the first round, incremented for each further round (default: from the clock)
+  --transport T        the transport (default all: the transports in turn)
   --rounds N           the maximum number of rounds
-  --kinds K,...        these kinds of events, instead of those that the seed chooses
-  --without K,...      never these kinds of events
-  --set NAME=NUMBER    changes a round: active (seconds), workers, endpoints, longest, cap, threads, shared, sleepy
-  --logs DIR           where the logs of rounds that found something are kept
-  --asan               builds the program with AddressSanitizer (nightly Rust) and runs that
-  --json               the result as one JSON object on standard output
+  --kinds K,...        the kinds of events, instead of the kinds that the seed selects
+  --without K,...      kinds of events that must not occur
+  --set NAME=NUMBER    sets a parameter of the rounds: active (seconds), workers, endpoints, longest, cap, threads,
+                       shared, sleepy
+  --logs DIR           the directory for the logs of rounds that found a fault
+  --asan               builds the program with AddressSanitizer (nightly Rust), and runs that build
+  --json               prints the result as one JSON object to standard output
 
-A seed fixes what happens in a round, not how the system schedules the processes.
+The seed determines the events of a round, but not the scheduling of the processes.
 ";
 
 /// The minimum time during which a round starts operations.
@@ -89,7 +90,7 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--logs" => options.logs = value()?.into(),
             "--asan" => options.asan = true,
             "--json" => options.json = true,
-            other => return Err(format!("{other} is no option\n\n{HELP}")),
+            other => return Err(format!("unknown option {other}\n\n{HELP}")),
         }
     }
     RoundPlan::check(&options.kinds)?;
@@ -153,7 +154,7 @@ fn sanitized(words: &[String]) -> ExitCode {
     build.args(["--bin", "search-processes"]).env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", &target);
     if !build.status().is_ok_and(|status| status.success()) {
         return wrong(
-            "it cannot be built with AddressSanitizer: `cargo +nightly` is needed (rustup toolchain install nightly)",
+            "cannot build with AddressSanitizer: `cargo +nightly` is needed (rustup toolchain install nightly)",
         );
     }
     let program = target.join(triple).join("debug").join("search-processes");
@@ -208,7 +209,7 @@ fn search(options: &Options) -> ExitCode {
         let transport = tally.transport;
         let mut plan = RoundPlan::of(seed, transport, options.logs.clone(), &options.kinds, &options.without);
         if let Some(unknown) = options.set.iter().find(|set| !plan.set(set)) {
-            return wrong(&format!("{unknown} is no property of a round\n\n{HELP}"));
+            return wrong(&format!("{unknown} is not a property of a round\n\n{HELP}"));
         }
         plan.active = plan.active.min(left.max(LEAST));
         if !options.json {

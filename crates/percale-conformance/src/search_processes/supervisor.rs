@@ -123,7 +123,7 @@ impl Round<'_> {
         command.env(PART, format!("{head}|{}", self.plan.write()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("a worker");
-        let (out, receive_line) = (child.stdout.take().expect("its output is piped"), self.receive_line.clone());
+        let (out, receive_line) = (child.stdout.take().expect("the output is piped"), self.receive_line.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix('@')
@@ -180,7 +180,7 @@ impl Round<'_> {
                 Ok(WorkerOutput::Line(number, line)) => self.line(number, &line),
                 Ok(WorkerOutput::End(number)) => self.ended(number),
                 Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => unreachable!("the round keeps a sender"),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the round holds a sender"),
             }
         }
         let now = Instant::now();
@@ -291,8 +291,8 @@ impl Round<'_> {
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
             self.receive_line(Duration::from_millis(10));
         }
-        // Each worker gets the addresses of the others before any of them sends, so that a receiver can identify the
-        // sender of every message.
+        // Each worker gets the addresses of the other workers before any of them sends, so that a receiver can identify
+        // the sender of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
             self.receive_line(Duration::from_millis(10));

@@ -1,6 +1,6 @@
 //! The results of operations when their endpoint closes.
 
-#![expect(unsafe_code, reason = "raw operations; each block says why its memory is valid")]
+#![expect(unsafe_code, reason = "raw operations; each block states why its memory is valid")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,17 +28,20 @@ fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCo
             Ok(0) => return,
             Ok(_) => (entry[0], None),
             Err(_) => {
-                let error = queue.read_error().expect("an error is next");
+                let error = queue.read_error().expect("an error entry");
                 (error.entry, Some(error.error))
             }
         };
         ended.entry(entry.context).or_default().push(error);
         let many = entry.context % 10 == 4;
-        assert!(!many || entry.flags.contains(CompletionFlags::MULTI_RECEIVE), "no message was sent to it");
+        assert!(
+            !many || entry.flags.contains(CompletionFlags::MULTI_RECEIVE),
+            "no message was sent to the multi-receive buffer"
+        );
     }
 }
 
-/// An endpoint that will be closed, and what its operations need.
+/// An endpoint that will be closed, and the objects that its operations use.
 struct Poster<'a> {
     endpoint: &'a Endpoint,
     own: PeerAddress,
@@ -124,7 +127,7 @@ fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
     results(queue, &mut ended);
     assert_eq!(ended.len(), posted, "round {round}: {ended:?}");
     for (context, results) in &ended {
-        assert_eq!(results.len(), 1, "round {round}: operation {context} ended so often");
+        assert_eq!(results.len(), 1, "round {round}: operation {context} did not end exactly once");
         let received = context % 10 < 5;
         let good = [Some(ErrorCode::Canceled)].contains(&results[0]) || !received && results[0].is_none();
         assert!(good, "round {round}: operation {context}: {:?}", results[0]);
@@ -160,14 +163,14 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
             other.progress();
             fabric.tick();
         }
-        vector.remove(own).expect("it is there");
+        vector.remove(own).expect("the peer is in the vector");
         match round % 2 {
             0 => endpoint.close().expect("no window is bound"),
             _ => drop(endpoint),
         }
         check_ends(&queue, posted, round);
         trigger.add(1);
-        assert_eq!(counter.value() + counter.read_error(), posted as u64, "each was counted once");
+        assert_eq!(counter.value() + counter.read_error(), posted as u64, "each operation was counted once");
         assert!(queue.is_empty());
     }
 }
@@ -214,7 +217,7 @@ fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &Receiv
     if let Some(other) = other {
         assert!(other.is_closed() && !other.wait(None), "a wait for a closed endpoint ends");
         // SAFETY: the suite's memory is never freed.
-        let refused = unsafe { other.post_recv(work) }.expect_err("it is closed");
+        let refused = unsafe { other.post_recv(work) }.expect_err("the endpoint is closed");
         assert!(matches!(refused, PostError::Closed), "{refused}");
         assert!(other.inject(peer, &[1]).is_err());
     }
@@ -276,7 +279,7 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
             check_closed(kept.as_ref(), peer, &work, buffer, round);
             stop.store(true, Ordering::Relaxed);
         });
-        vector.remove(peer).expect("it is there");
+        vector.remove(peer).expect("the peer is in the vector");
         address = again;
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> 
                 AtomicOp::Bor => a | b,
                 AtomicOp::Band => a & b,
                 AtomicOp::Bxor => a ^ b,
-                other => panic!("{other} combines nothing"),
+                other => panic!("{other} does not combine values"),
             })
         };
     }
@@ -136,11 +136,11 @@ pub(super) fn ends<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<
 }
 
 pub(super) fn all_good<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Vec<u8>> {
-    ends(mesh, started).into_iter().map(|end| end.expect("it succeeds").into_vec()).collect()
+    ends(mesh, started).into_iter().map(|end| end.expect("the operation succeeds").into_vec()).collect()
 }
 
 pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
-    match end.expect_err("it fails").cause() {
+    match end.expect_err("the operation fails").cause() {
         Cause::Completion(error) => error.error,
         other => panic!("not posted: {other}"),
     }
@@ -180,7 +180,7 @@ pub fn random_collectives_match_the_model<F: Transport>() {
                         2 => group.reduce(root, op, datatype, input.clone()),
                         _ => group.allreduce(op, datatype, input.clone()),
                     })
-                    .map(|request| request.start().expect("it is posted"))
+                    .map(|request| request.start().expect("the operation is posted"))
                     .collect();
                 batch.push(((what, root, op, datatype, inputs), started));
                 mesh.turns(random.below(3));
@@ -210,7 +210,7 @@ pub fn float_collectives_are_bitwise_equal_on_all_members<F: Transport>() {
         let started = groups.iter().map(|group| {
             let numbers =
                 (0..count).flat_map(|_| f64::from_bits(random.next() >> 2).to_ne_bytes()).collect::<Vec<u8>>();
-            group.allreduce(AtomicOp::Sum, Datatype::F64, numbers).start().expect("it is posted")
+            group.allreduce(AtomicOp::Sum, Datatype::F64, numbers).start().expect("the operation is posted")
         });
         let started = started.collect();
         let results = all_good(&mesh, started);
@@ -241,7 +241,7 @@ pub fn group_messages_match_no_other_receives<F: Transport>() {
             let rank = if value == 100 { members - 1 - number } else { number };
             let bytes = value.to_ne_bytes().to_vec();
             let request = groups[rank].allreduce(AtomicOp::Sum, Datatype::U64, bytes);
-            started.push((value, request.start().expect("it is posted")));
+            started.push((value, request.start().expect("the operation is posted")));
         }
     }
     let (values, started): (Vec<u64>, Vec<_>) = started.into_iter().unzip();
@@ -250,7 +250,7 @@ pub fn group_messages_match_no_other_receives<F: Transport>() {
     }
     for mut receive in receives {
         assert!(!receive.is_ready() && receive.cancel(), "a group's message was received");
-        drop(receive.wait().expect_err("it was cancelled"));
+        drop(receive.wait().expect_err("the operation was cancelled"));
     }
 }
 
@@ -265,7 +265,7 @@ pub fn invalid_collective_is_rejected<F: Transport>() {
     let groups = group_of(&mesh, if F::ALONE { 1 } else { 2 });
     let group = &groups[0];
     let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
-        let error = result.expect_err("it is refused");
+        let error = result.expect_err("the operation is rejected");
         assert!(matches!(error.cause(), Cause::Post(_)), "{error}");
         assert_eq!(error.into_buffer().expect("the buffer is returned").len(), length);
     };
@@ -290,20 +290,20 @@ pub fn mismatched_collective_breaks_the_group<F: Peers>() {
     let groups = group_of(&mesh, 4);
     let sums = groups.iter().enumerate().map(|(rank, group)| {
         let bytes = vec![1; if rank == 2 { 16 } else { 8 }];
-        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("it is posted")
+        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("the operation is posted")
     });
     let sums = sums.collect();
     for end in ends(&mesh, sums) {
         let code = why(end);
         assert!(matches!(code, ErrorCode::Protocol | ErrorCode::Truncated), "{code:?}");
     }
-    let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+    let later = groups.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
     for end in ends(&mesh, later) {
         why(end);
     }
     // A new group of the same members is not affected.
     let groups = group_of(&mesh, 4);
-    let barriers = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+    let barriers = groups.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
     all_good(&mesh, barriers);
 }
 
@@ -316,7 +316,10 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
     for (from, to) in [(0, 1), (1, 0)] {
         for len in [8, F::BULK] {
             let sum = |rank: usize| {
-                groups[rank].allreduce(AtomicOp::Sum, Datatype::U8, vec![1; len]).start().expect("it is posted")
+                groups[rank]
+                    .allreduce(AtomicOp::Sum, Datatype::U8, vec![1; len])
+                    .start()
+                    .expect("the operation is posted")
             };
             let send = |tag: u64, flags| mesh.send(from, to, Send::of(Memory::content(tag, 8)).tag(tag).with(flags));
             let receive = |tag: u64| mesh.receive(to, Receive::into(target).tag(tag, 0));
@@ -330,7 +333,8 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
             let all = vec![sum(from), sum(to)];
             all_good(&mesh, all);
             let again = group_of(&mesh, 2);
-            let barriers = again.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+            let barriers =
+                again.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
             all_good(&mesh, barriers);
             mesh.all_done([receive(1), first, receive(2), fenced]);
         }
@@ -387,7 +391,7 @@ fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize)
         flags: OpFlags::COMPLETION,
     };
     // SAFETY: `Memory` is never freed.
-    unsafe { mesh.endpoint(member).post_collective(&work) }.expect("it is posted");
+    unsafe { mesh.endpoint(member).post_collective(&work) }.expect("the operation is posted");
     context
 }
 
@@ -440,17 +444,17 @@ pub fn counters_start_collectives_without_further_calls<F: Peers + Real>() {
             let (counter, threshold) = if round == 0 { (&start, 1) } else { (end, round) };
             let bytes = (round + group.rank() as u64).to_ne_bytes().to_vec();
             let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).when(counter, threshold).counting(end);
-            started.push((round, sum.start().expect("it waits")));
+            started.push((round, sum.start().expect("the operation waits")));
         }
     }
     assert!(ends.iter().all(|end| end.value() == 0));
     start.add(1);
     for end in &ends {
-        end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("they go on by themselves");
+        end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("the operations complete without calls");
     }
     for (round, mut sum) in started {
         let ranks: u64 = (0..members as u64).sum();
-        let result = sum.wait().expect("it has ended").into_vec();
+        let result = sum.wait().expect("the operation has ended").into_vec();
         assert_eq!(result, (round * members as u64 + ranks).to_ne_bytes());
     }
 }

@@ -138,7 +138,7 @@ pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
             .expect("an inject");
     };
     write(0);
-    mesh.until(|| mesh.take(0)).expect("news of the first write");
+    mesh.until(|| mesh.take(0)).expect("the target's completion of the first write");
     for seed in 1..=COUNT {
         mesh.endpoint(0).tagged_inject(mesh.peer(1), seed, &content(seed, 32)).expect("an inject");
         write(seed);
@@ -250,8 +250,8 @@ pub fn entries_are_read_in_batches<F: Transport>() {
     assert_eq!(mesh.endpoint(1).poll(&mut entries), Ok(0));
 }
 
-/// A reader that reads one result at a time gets the results of every peer, even if one peer always has some. Each
-/// message has different data.
+/// A reader that reads one result at a time gets the results of every peer, even if one peer always has more results.
+/// Each message has different data.
 ///
 /// Requirements: CMP-001, CMP-008.
 pub fn busy_peer_does_not_starve_others<F: Peers>() {
@@ -281,7 +281,7 @@ pub fn busy_peer_does_not_starve_others<F: Peers>() {
             *delivered += 1;
         }
     }
-    assert_eq!(delivered[1], FEW, "{} messages of the busy one", delivered[0]);
+    assert_eq!(delivered[1], FEW, "{} messages of the busy sender", delivered[0]);
     assert!(delivered[0] > FEW);
 }
 

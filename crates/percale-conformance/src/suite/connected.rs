@@ -13,7 +13,7 @@ use crate::fabric::{Alone, Fabric, Peers};
 use crate::memory::{Memory, content, same};
 use crate::net::{Net, NetEndpoint};
 
-/// Exchanges messages of both kinds and all sizes in both directions, through the safe API.
+/// Sends untagged and tagged messages of all sizes from one endpoint to the other, through the safe API.
 fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     for len in [0, 8, 2048, 9000, F::BULK] {
         let receive = to.recv(vec![0; len]).start().expect("a receive");
@@ -28,7 +28,7 @@ fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     }
 }
 
-/// The request and the answer carry data. After that, all operations work as between other endpoints.
+/// The request and the answer carry data. After that, all operations work in the same way as between other endpoints.
 ///
 /// Requirements: CON-013.
 pub fn a_connection_is_made_and_used<F: Peers>() {
@@ -39,15 +39,15 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
         assert_eq!(client.endpoint.peer_address(), Some(net.listener().address()));
         let request = net.request();
         assert_eq!((request.from(), request.listener()), (client.endpoint.address(), net.listener().address()));
-        same(request.data(), &content(1, len), "what the caller gave");
+        same(request.data(), &content(1, len), "the connection data of the client");
         let server = net.end(|builder| builder.accept(&request, &content(2, len))).expect("an endpoint");
-        same(&net.stands(&client), &content(2, len), "what the listener's owner gave");
-        same(&net.stands(&server), &content(1, len), "what the caller gave");
+        same(&net.stands(&client), &content(2, len), "the connection data of the server");
+        same(&net.stands(&server), &content(1, len), "the connection data of the client");
         assert_eq!(server.endpoint.peer_address(), Some(client.endpoint.address()));
         same(
             &client.endpoint.wait_connected(None).expect("the connection is established"),
             &content(2, len),
-            "and again",
+            "the connection data of the server, read again",
         );
         exchange(&net, &client.endpoint, &server.endpoint);
         exchange(&net, &server.endpoint, &client.endpoint);
@@ -56,7 +56,7 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
             let (peer, all) = (end.peer(), region.remote());
             net.finish(end.write(peer, content(number, F::BULK), all)).expect("a write");
             let got = net.finish(end.read(peer, all, vec![0; F::BULK])).expect("a read");
-            same(&got.into_vec(), &content(number, F::BULK), "what was written");
+            same(&got.into_vec(), &content(number, F::BULK), "the written data");
             net.finish(end.fetch_add(peer, all.at(0..8), 1_u64)).expect("an add");
         }
         assert!(net.is_quiet(), "there is no further event");
@@ -95,7 +95,7 @@ fn next_result<F: Fabric>(net: &Net<F>, end: &NetEndpoint) -> Result<Entry, Erro
         match end.endpoint.poll(&mut entry) {
             Ok(0) => None,
             Ok(_) => Some(Ok(entry[0])),
-            Err(_) => Some(Err(end.endpoint.read_error().expect("an error is next"))),
+            Err(_) => Some(Err(end.endpoint.read_error().expect("an error entry"))),
         }
     })
 }
@@ -153,7 +153,7 @@ pub fn sends_require_a_connection<F: Peers>() {
     same(&target.part(10, 30).read(), b"over thereover thereover there", "the messages");
     post_receive(&client, &target, client.endpoint.peer(), 5).expect("a receive");
     post_receive(&client, &target, PeerAddress::UNSPECIFIED, 6).expect("a receive");
-    server.endpoint.shutdown().expect("it is connected");
+    server.endpoint.shutdown().expect("the connection is established");
     refuses_sends(&server);
     let error = next_result(&net, &server).expect_err("no peer will send");
     assert_eq!((error.entry.context, error.error), (4, ErrorCode::Canceled));
@@ -198,7 +198,7 @@ pub fn requests_are_rejected<F: Peers>() {
         net.request().reject(&content(3, len)).expect("the request waits");
         let (error, reason, data) = refused(&net, &client);
         assert_eq!((error, error.errno()), (ErrorCode::Refused, libc::ECONNREFUSED), "{reason}");
-        same(&data, &content(3, len), "what the listener's owner gave");
+        same(&data, &content(3, len), "the connection data of the server");
         net.finish(receive).expect_err("there is no connection to receive from");
     }
     let client = net.call(b"please");
@@ -225,7 +225,7 @@ pub fn requests_are_rejected<F: Peers>() {
     net.pair();
 }
 
-/// A request is rejected like a dropped one if the event queue has no room for it.
+/// A request for which the event queue has no room is rejected in the same way as a dropped request.
 ///
 /// Requirements: CON-015.
 pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
@@ -246,8 +246,8 @@ pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
     net.stands(&server);
 }
 
-/// A connection request fails if its address has no endpoint, an endpoint that is not a listener, or a listener that
-/// closes before it answers.
+/// A connection request fails if no endpoint is bound to its address, if that endpoint is not a listener, or if the
+/// listener closes before it answers.
 ///
 /// Requirements: CON-016.
 pub fn connection_request_without_listener_fails<F: Peers>() {
@@ -274,7 +274,8 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
     let requests = [(); 3].map(|()| net.request());
     let server = net.end(|builder| builder.accept(&requests[1], b"just in time")).expect("an endpoint");
     drop(net.listener.take());
-    let accepted = clients.iter().find(|client| client.endpoint.address() == requests[1].from()).expect("one of them");
+    let accepted =
+        clients.iter().find(|client| client.endpoint.address() == requests[1].from()).expect("the accepted client");
     for request in &requests {
         assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
     }
@@ -291,13 +292,13 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
 ///
 /// Requirements: CON-016.
 pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
-    let net = Net::<F>::new("answers are waited for");
+    let net = Net::<F>::new("waiting for an answer is bounded");
     let client = net
         .end(|builder| builder.answer_timeout(Duration::from_millis(300)).connect(net.address(), b""))
         .expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
-    // If the client's request arrived, it was withdrawn.
+    // If the client's request has arrived, the client withdraws it.
     net.until(|| (net.listener().pending() == 0).then_some(()));
     if let Some(Event::ConnectionRequest(request)) = net.listener().events().read() {
         assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
@@ -349,7 +350,8 @@ pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
     assert!(net.listener().events().is_empty());
 }
 
-/// The other side gets one event, after all sent messages. Outstanding operations end.
+/// After a shutdown, the other side gets one event, which follows all messages that were sent before. Outstanding
+/// operations end.
 ///
 /// Requirements: CON-019.
 pub fn shutdown_event_follows_all_messages<F: Peers>() {
@@ -369,21 +371,23 @@ pub fn shutdown_event_follows_all_messages<F: Peers>() {
         let receives: Vec<_> = (0..count).map(|_| to.endpoint.recv(vec![0; len]).start().expect("a receive")).collect();
         if shut {
             from.endpoint.shutdown().expect("the connection is established");
-            from.endpoint.shutdown().expect("as often as one likes");
+            from.endpoint.shutdown().expect("shutdown can be repeated");
             assert_eq!(from.endpoint.connection_state(), Some(ConnectionState::Shutdown));
         } else {
             net.close(from);
         }
         let end = net.until(|| to.events.read());
-        let Event::Shutdown { endpoint, error, reason, .. } = end else { panic!("no end, but {end:?}") };
+        let Event::Shutdown { endpoint, error, reason, .. } = end else {
+            panic!("expected the shutdown event, got {end:?}")
+        };
         assert_eq!((endpoint, error), (to.endpoint.id(), ErrorCode::Closed), "{reason}");
         for (number, receive) in (0..).zip(receives) {
-            let got = net.finish(receive).expect("it was sent before the end");
-            same(&got.to_vec(), &content(number, len), "a message before the end");
+            let got = net.finish(receive).expect("the message was sent before the shutdown");
+            same(&got.to_vec(), &content(number, len), "a message sent before the shutdown");
         }
         net.turns(50);
         assert!(to.events.read().is_none(), "the end is reported once");
-        to.endpoint.shutdown().expect("it is over");
+        to.endpoint.shutdown().expect("the connection is shut down");
     }
 }
 
@@ -399,10 +403,10 @@ pub fn messages_can_be_received_after_shutdown<F: Peers>() {
     client.endpoint.shutdown().expect("the connection is established");
     assert!(matches!(net.event(&server), Event::Shutdown { .. }));
     for number in 0..5 {
-        let got = net.finish(server.endpoint.recv(vec![0; 100])).expect("it was sent before the end");
+        let got = net.finish(server.endpoint.recv(vec![0; 100])).expect("the message was sent before the shutdown");
         same(&got.to_vec(), &content(number, 100), "a message");
     }
-    net.finish(server.endpoint.recv(vec![0; 100])).expect_err("there are no more");
+    net.finish(server.endpoint.recv(vec![0; 100])).expect_err("no more messages");
 }
 
 /// Many endpoints connect to one listener at the same time, each with its own data. Each connection is then used.
@@ -438,7 +442,7 @@ pub fn hundred_endpoints_connect_concurrently<F: Peers>() {
 ///
 /// Requirements: CON-016.
 pub fn connect_without_transport_fails<F: Alone>() {
-    let net = Net::<F>::new("no transport, no connection");
+    let net = Net::<F>::new("connect without transport fails");
     let client = net.call(b"");
     let (error, reason, _) = refused(&net, &client);
     println!("{}: {error:?}: {reason}", F::NAME);
@@ -465,8 +469,11 @@ pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
         let name = net.finish(server.bind_window(server.peer(), &window, &region, bind.clone())).expect("a bind");
         let read = |end: &NetEndpoint| net.finish(end.endpoint.read(end.endpoint.peer(), name, vec![0; 10]));
         for _ in 0..3 {
-            assert_eq!(read(&client).expect("the peer may").into_vec(), content(1, 100)[10..20]);
-            assert_eq!(read(&other).expect_err("another connection may not").errno(), ErrorCode::KeyRejected.errno());
+            assert_eq!(read(&client).expect("the peer may read").into_vec(), content(1, 100)[10..20]);
+            assert_eq!(
+                read(&other).expect_err("another connection may not read").errno(),
+                ErrorCode::KeyRejected.errno()
+            );
         }
         if round == 1 {
             let receive = server.recv(vec![0; 8]).start().expect("a receive");
@@ -474,7 +481,7 @@ pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
             net.finish(send).expect("the send");
             assert_eq!(net.finish(receive).expect("the message").invalidated, Some(name.key));
         } else {
-            net.finish(server.invalidate(server.peer(), name.key)).expect("it is bound");
+            net.finish(server.invalidate(server.peer(), name.key)).expect("the window is bound");
         }
         assert_eq!(read(&client).expect_err("the key is invalid").errno(), ErrorCode::KeyRejected.errno());
     }

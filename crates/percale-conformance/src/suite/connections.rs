@@ -236,29 +236,37 @@ pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
             [(1, one), (1, PeerAddress::UNSPECIFIED), (2, one)].map(|(t, from)| receive(t, from));
         let sent = [(1, 11), (1, 12), (2, 13)].map(|(tag, number)| send(one, tag, number));
         for (mut received, number) in [(first, 11), (second, 12), (third, 13)] {
-            same(&received.wait().expect("a message").to_vec(), &content(number, len), "posted before");
+            same(&received.wait().expect("a message").to_vec(), &content(number, len), "the receive posted earlier");
         }
-        sent.into_iter().for_each(|mut sent| drop(sent.wait().expect("it is sent")));
+        sent.into_iter().for_each(|mut sent| drop(sent.wait().expect("the message is sent")));
         // These messages arrive before it is known which endpoint the other address denotes.
         let early = [(5, 21), (5, 22), (6, 23)].map(|(tag, number)| send(own, tag, number));
         let mut last = receive(6, PeerAddress::UNSPECIFIED);
-        same(&last.wait().expect("a message").to_vec(), &content(23, len), "the last of those that are here");
+        same(
+            &last.wait().expect("a message").to_vec(),
+            &content(23, len),
+            "the last of the messages that have arrived",
+        );
         let mut waiting = receive(5, other);
         let connects = send(other, 7, 24);
-        same(&waiting.wait().expect("a message").to_vec(), &content(21, len), "sent before");
+        same(&waiting.wait().expect("a message").to_vec(), &content(21, len), "the message sent earlier");
         for (tag, number) in [(5, 22), (7, 24)] {
-            same(&receive(tag, one).wait().expect("a message").to_vec(), &content(number, len), "by either name");
+            same(
+                &receive(tag, one).wait().expect("a message").to_vec(),
+                &content(number, len),
+                "a receive by either address",
+            );
         }
-        early.into_iter().chain([connects]).for_each(|mut sent| drop(sent.wait().expect("it is sent")));
+        early.into_iter().chain([connects]).for_each(|mut sent| drop(sent.wait().expect("the message is sent")));
     }
 }
 
 /// A member that refers to another member by an address that the other does not advertise joins a different list. Its
-/// join fails with an error that explains this, and its next join is paired with those of the others.
+/// join fails with an error that explains this, and its next join is paired with the joins of the other members.
 ///
 /// Requirements: CON-010.
 pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
-    let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
+    let _watchdog = crate::watchdog::Watchdog::new("join by unadvertised address fails once");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
     let open = |names: fn(SocketAddr) -> SocketAddr| {
@@ -282,7 +290,7 @@ pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
     let mut again = one.0.join(&sets[0]).expect("a group");
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while !(theirs.is_ready() & again.is_ready()) {
-        assert!(std::time::Instant::now() < until, "they do not find each other");
+        assert!(std::time::Instant::now() < until, "the join does not complete");
     }
     theirs.wait().and(again.wait()).expect("both have joined");
 }
@@ -315,7 +323,7 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
         let received = mesh.receive(1, Receive::into(target));
         mesh.inject(0, 1, None, &content(round as u64, 100));
         mesh.done(received);
-        same(&target.read(), &content(round as u64, 100), "a message among strangers");
+        same(&target.read(), &content(round as u64, 100), "a message while unauthenticated clients connect");
     }
     // The endpoint closes a connection on which wrong bytes arrived. It may close a connection with too few bytes only
     // after a timeout.
@@ -328,7 +336,7 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
         strangers.retain_mut(|stranger| !turned_away(stranger));
         strangers.is_empty()
     });
-    assert!(strangers.is_empty(), "{} strangers are still listened to", strangers.len());
+    assert!(strangers.is_empty(), "{} unauthenticated connections are still open", strangers.len());
     mesh.settle(0, 1);
     mesh.settle(1, 0);
 }
@@ -444,7 +452,7 @@ pub fn equal_authorization_keys_permit_connection<F: Peers + Real>() {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)));
         mesh.done(received);
         mesh.done(sent);
-        same(&target.read(), &content(1, len), "a message among friends");
+        same(&target.read(), &content(1, len), "a message with equal keys");
     }
 }
 

@@ -41,7 +41,7 @@ fn stands(events: &EventQueue) -> Vec<u8> {
 fn ends(events: &EventQueue) {
     match events.wait(BOUND).expect("the end") {
         Event::Shutdown { error: ErrorCode::Closed, .. } => {}
-        other => panic!("not the end, but {other:?}"),
+        other => panic!("expected a shutdown event, got {other:?}"),
     }
 }
 
@@ -114,7 +114,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
                 match served.wait(BOUND).expect("the end") {
                     Event::Shutdown { endpoint, .. } => over = endpoint == server.id(),
                     Event::ConnectionRequest(request) => early = Some(request),
-                    other => panic!("not the end, but {other:?}"),
+                    other => panic!("expected a shutdown event, got {other:?}"),
                 }
             }
         }
@@ -133,12 +133,12 @@ pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
         scope.spawn(|| {
             let client = domain.endpoint().connect(&address, b"one").expect("an endpoint");
             assert!(matches!(client.wait_connected(Some(Duration::ZERO)), Err(ConnectionError::NotYet)));
-            assert_eq!(client.wait_connected(None).expect("it is accepted"), b"two");
+            assert_eq!(client.wait_connected(None).expect("the connection is accepted"), b"two");
             echo(&client, 8);
             let client = domain.endpoint().connect(&address, b"three").expect("an endpoint");
             match client.wait_connected(None) {
                 Err(ConnectionError::Refused { error: ErrorCode::Refused, data, .. }) => assert_eq!(data, b"four"),
-                other => panic!("it is rejected, but {other:?}"),
+                other => panic!("expected a rejection, got {other:?}"),
             }
         });
         let first = request(listener.events());
@@ -148,7 +148,7 @@ pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
         call(&server, 8);
         let second = request(listener.events());
         std::thread::sleep(Duration::from_millis(20));
-        second.reject(b"four").expect("it waits");
+        second.reject(b"four").expect("the request is pending");
     });
 }
 
@@ -167,7 +167,7 @@ pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
             let set = WaitSet::new();
             set.add(events).expect("a member");
             set.wait(BOUND).expect("the end of the wait");
-            events.read().expect("it has something")
+            events.read().expect("the queue has an event")
         },
         |events| loop {
             if let Some(event) = events.read() {
@@ -201,7 +201,7 @@ fn sleep(descriptor: BorrowedFd<'_>) {
 pub fn many_threads_call_one_listener<F: Peers + Real>() {
     const CALLERS: u64 = 8;
     const EACH: u64 = 6;
-    let _watchdog = Watchdog::new("many threads call one listener");
+    let _watchdog = Watchdog::new("many threads connect to one listener");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     let address = listener.address().to_string();
@@ -212,7 +212,7 @@ pub fn many_threads_call_one_listener<F: Peers + Real>() {
                     let request = request(listener.events());
                     let number = u64::from_le_bytes(request.data().try_into().expect("eight bytes"));
                     if number % 2 == 0 {
-                        request.reject(request.data()).expect("it waits");
+                        request.reject(request.data()).expect("the request is pending");
                     } else {
                         let server = domain.endpoint().accept(&request, request.data()).expect("an endpoint");
                         server.wait_connected(None).expect("the connection is established");
@@ -268,7 +268,7 @@ pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers +
             match queue.read(&mut entry) {
                 Ok(0) => std::thread::yield_now(),
                 Ok(_) => return Ok(entry[0].context),
-                Err(_) => return Err(queue.read_error().expect("an error is next")),
+                Err(_) => return Err(queue.read_error().expect("an error entry")),
             }
         };
         let (clients, mut servers): (Vec<_>, Vec<_>) = (0..4)
@@ -283,7 +283,7 @@ pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers +
                     }
                     server.iter().for_each(|server| _ = server.progress());
                 }
-                (client, server.expect("it was accepted"))
+                (client, server.expect("the connection was accepted"))
             })
             .unzip();
         let send = |server: &Endpoint| {
@@ -306,7 +306,7 @@ pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers +
             servers[0].shutdown().expect("the connection is established");
         }
         std::thread::sleep(Duration::from_millis(5)); // The messages have arrived now.
-        let mut got: Vec<_> = (0..4).map(|_| next().expect("a message that came before the end")).collect();
+        let mut got: Vec<_> = (0..4).map(|_| next().expect("a message sent before the shutdown")).collect();
         got.sort_unstable();
         assert_eq!(got, [0, 1, 2, 3]);
         let error = next().expect_err("no peer will send");

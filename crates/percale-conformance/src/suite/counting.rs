@@ -23,8 +23,8 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Makes an initiator (endpoint 0) and a target (endpoint 1) with these counters. They are one endpoint if the
-    /// transport cannot reach others.
+    /// Makes an initiator (endpoint 0) and a target (endpoint 1) with these counters. On a transport where an endpoint
+    /// can reach only itself, both are the same endpoint.
     fn mesh<F: Fabric>(&self) -> Mesh<F> {
         Mesh::with(2, |domain| domain, |number, endpoint| self.bind::<F>(number, endpoint))
     }
@@ -99,7 +99,7 @@ pub fn messages_are_counted_by_their_kind<F: Transport>() {
     let peek = || mesh.receive(1, Receive::peek(OpFlags::PEEK).tag(77, 0));
     mesh.until(|| mesh.report(peek()).ok());
     mesh.failed(mesh.receive(1, Receive::peek(OpFlags::PEEK).tag(78, 0)));
-    kinds.come_to(&mesh, [count, count - 1, 0, 0, 0, 0], "an injected message, looked at");
+    kinds.come_to(&mesh, [count, count - 1, 0, 0, 0, 0], "an injected message, peeked");
     mesh.done(mesh.receive(1, Receive::into(target).tag(77, 0)));
     let cancelled = mesh.receive(1, Receive::into(target));
     assert!(mesh.endpoint(1).cancel(cancelled));
@@ -118,7 +118,7 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
     for memory in memories(&mesh, F::BULK + 100) {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let other = mesh.test_endpoint(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
-        // Repeat each, because the first access may use a different path than the others.
+        // Repeat each length, because the first access may use a different path than the later ones.
         for len in [0, 8, 3000, 20_000, 300_000.min(F::BULK), F::BULK].repeat(3) {
             let local = Memory::content(1, len);
             let part = region.remote().at(0..len as u64);
@@ -161,7 +161,7 @@ pub fn split_access_is_counted_once<F: Fabric>() {
     kinds.come_to(&mesh, [0, 0, 1, 1, 1, 1], "long accesses");
 }
 
-/// Fetching atomic operations count as reads, others as writes.
+/// Fetching atomic operations count as reads. All other atomic operations count as writes.
 ///
 /// Requirements: CMP-017, CMP-018.
 pub fn atomic_operations_are_counted<F: Fabric>() {
@@ -184,8 +184,8 @@ pub fn atomic_operations_are_counted<F: Fabric>() {
     }
 }
 
-/// A write with 8 bytes of remote data does not count as a receive. A write that a region and its endpoint count in the
-/// same counter counts once.
+/// A write with 8 bytes of remote data does not count as a receive. A write is counted once if a region and its
+/// endpoint use the same counter.
 ///
 /// Requirements: CMP-018.
 pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
@@ -210,7 +210,7 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                 let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
                 let part = region.remote().at(0..len as u64);
                 mesh.finish(a.write(peer, content(1, len), part).data(data)).expect("a write");
-                let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
+                let reported = mesh.until(|| mesh.take(0)).expect("the target's completion of the write");
                 assert!(
                     reported.flags.contains(CompletionFlags::REMOTE_WRITE) && reported.data == data,
                     "{reported:?}"

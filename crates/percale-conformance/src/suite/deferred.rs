@@ -100,7 +100,7 @@ pub fn deferred_work_updates_only_its_counter<F: Real>() {
         ring.defer(0, ring.send(1, from, round), (&trigger, round + 1), Some(&sent));
         ring.defer(1, receive(into, round), (&trigger, round + 1), Some(&received));
         std::thread::sleep(Duration::from_millis(5));
-        assert_eq!((sent.value(), received.value()), (round, round), "nothing moves before");
+        assert_eq!((sent.value(), received.value()), (round, round), "no operation starts before the trigger");
         from.write(&content(round, len)); // DWQ-017
         trigger.add(1);
         received.wait(round + 1, LONG).expect("the message arrives");
@@ -109,13 +109,14 @@ pub fn deferred_work_updates_only_its_counter<F: Real>() {
     }
     assert_eq!((sent.value(), received.value(), ring.sends.value()), (3, 3, 0));
     assert!(ring.entries(0).is_empty() && ring.entries(1).is_empty());
-    // With FI_COMPLETION there is also an entry. A counter of the endpoint counts if it is the counter of the work.
+    // With FI_COMPLETION there is also an entry. A counter of the endpoint is incremented if it is also the counter of
+    // the work.
     let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 9) else { unreachable!() };
     send.flags = OpFlags::COMPLETION;
     ring.defer(0, Operation::Send(send), (&trigger, 4), Some(&ring.sends));
     ring.defer(1, receive(Memory::blank(8), 9), (&trigger, 4), None);
     trigger.add(1);
-    ring.sends.wait(1, LONG).expect("it is counted");
+    ring.sends.wait(1, LONG).expect("the send is counted");
     let entries = ring.entries(0);
     assert_eq!((entries.len(), entries[0].context, ring.sends.value()), (1, 7, 1));
     assert!(entries[0].flags.contains(CompletionFlags::SEND | CompletionFlags::TAGGED));
@@ -169,7 +170,7 @@ pub fn every_kind_of_operation_can_be_deferred<F: Real>() {
     ring.domain.defer_add(&other, 5, (&done, count)).expect("queued");
     ring.domain.defer_set(&done, 1000, (&other, 5)).expect("queued");
     trigger.add(1);
-    done.wait(1000, LONG).expect("all of it");
+    done.wait(1000, LONG).expect("all deferred work has completed");
     assert_eq!((plain.read().as_slice(), other.value()), (&b"word"[..], 5));
     assert_eq!((read.read(), old.read(), swapped.read()), (vec![9; 16], vec![9; 8], vec![9; 8]));
     let mut now = [0; 64];
@@ -194,11 +195,11 @@ pub fn deferred_work_is_canceled_flushed_and_rejected<F: Real>() {
     assert_eq!((ring.domain.flush_work(Some(&other)), ring.domain.flush_work(Some(&other))), (1, 0));
     other.add(1);
     trigger.add(1);
-    done.wait(1, LONG).expect("what was not taken back");
+    done.wait(1, LONG).expect("the work that was not cancelled");
     // An operation that owns its buffer returns it.
     let owned = ring.at(0);
     let waits = owned.tagged_send(ring.peer(1), 1, vec![4; 8]).when(&other, 2).counting(&done).start().expect("queued");
-    assert_eq!(ring.domain.flush_work(None), 0, "it is the operation's, not the domain's");
+    assert_eq!(ring.domain.flush_work(None), 0, "the work belongs to the operation, not to the domain");
     drop(waits);
     other.add(1);
     let into = Memory::blank(8);
@@ -209,12 +210,12 @@ pub fn deferred_work_is_canceled_flushed_and_rejected<F: Real>() {
         owned.tagged_send(ring.peer(1), 2, vec![5; 8]).when(&trigger, 2).counting(&done).start().expect("queued");
     ring.defer(1, receive(into, 2), (&trigger, 2), None);
     trigger.add(1);
-    assert_eq!(sent.wait().expect("it is sent").len(), 8);
+    assert_eq!(sent.wait().expect("the message is sent").len(), 8);
     let stranger = F::new(1).domain(|domain| domain);
     let work = Work::Transfer(ring.at(0), ring.send(1, into, 1));
     let work = DeferredWork { work, counter: trigger.clone(), threshold: 100, counting: None };
     // SAFETY: as in `Ring::defer`.
-    let error = unsafe { stranger.queue_work(work) }.expect_err("of another domain");
+    let error = unsafe { stranger.queue_work(work) }.expect_err("the endpoint belongs to another domain");
     assert!(matches!(error, WorkError::OtherDomain), "{error}");
     assert!(!trigger.has_work() && !other.has_work());
 }
@@ -238,8 +239,11 @@ pub fn injected_work_copies_its_data_when_queued<F: Real>() {
         let into = Memory::blank(len);
         ring.defer(1, receive(into, 1), (&trigger, round as u64 + 1), Some(&done));
         trigger.add(1);
-        done.wait(2 * (round as u64 + 1), LONG).expect("it is sent and received");
-        assert!(into.read() == content(1, len), "{len} bytes: not what was there when it was queued");
+        done.wait(2 * (round as u64 + 1), LONG).expect("the message is sent and received");
+        assert!(
+            into.read() == content(1, len),
+            "{len} bytes: the data differs from the data when the operation was queued"
+        );
     }
     let work = Work::Transfer(ring.at(0), injected(INJECT_LIMIT + 1).1);
     let work = DeferredWork { work, counter: trigger.clone(), threshold: 100, counting: None };
@@ -259,14 +263,14 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
         let remote = RemotePieces::one(RemoteMemory { key: 1 << 40, address: 0, len: 64 });
         let work = RmaWork { peer, local, remote, data: None, context: round, flags };
         ring.defer(0, Operation::Write(work), (&trigger, round), Some(&done));
-        // With this receive, the target makes progress and rejects the access.
+        // Because of this receive, the target makes progress and rejects the access.
         ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None);
         ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
         trigger.set(round);
         ended.wait(round, LONG).expect("errors count as completions");
         assert_eq!((done.value(), done.read_error()), (0, round));
         assert_eq!((ring.sends.value(), ring.sends.read_error()), (0, 0), "the endpoint's own counter");
-        let error = ring.queue(0).read_error().expect("it is reported");
+        let error = ring.queue(0).read_error().expect("the error is reported");
         assert_eq!((error.entry.context, error.error), (round, ErrorCode::KeyRejected));
     }
 }
@@ -283,7 +287,7 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
     ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
     ring.domain.defer_add(&other, 1, (&done, 1)).expect("queued");
-    // With this receive, the target makes progress and rejects the access.
+    // Because of this receive, the target makes progress and rejects the access.
     ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None);
     let never = ring.defer(0, ring.send(1, into, 1), (&done, 2), Some(&done));
     trigger.add(1);
@@ -322,7 +326,7 @@ pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
     }
     start.add(1);
     received[0].wait(ROUNDS, LONG).expect("the token returns");
-    sent.wait(4 * ROUNDS, LONG).expect("and is sent on");
+    sent.wait(4 * ROUNDS, LONG).expect("the token is forwarded");
     assert_eq!(received.each_ref().map(Counter::value), [ROUNDS; 4]);
     assert_eq!(places[0].read(), content(1, 40));
 }
@@ -338,7 +342,7 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
         let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 5) else { unreachable!() };
         (send.flags, send.context) = (OpFlags::COMPLETION, round);
         // SAFETY: `Memory` is never freed.
-        unsafe { left.post_when(&Operation::Send(send), &ring.sends, 2 * round + 1) }.expect("it waits");
+        unsafe { left.post_when(&Operation::Send(send), &ring.sends, 2 * round + 1) }.expect("the operation waits");
         let receives = [4, 5].map(|tag| right.tagged_recv(tag, 0, vec![0; 8]).start().expect("posted"));
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
@@ -349,14 +353,14 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
             std::thread::sleep(Duration::from_millis(if round % 4 == 0 { 5 } else { 0 }));
             left.tagged_inject(ring.peer(1), 4, &[1; 8]).expect("room");
             // No other thread drives the sender.
-            assert_eq!(sleeper.join().expect("it does not panic"), (1, round));
+            assert_eq!(sleeper.join().expect("the thread does not panic"), (1, round));
         });
         receives.into_iter().for_each(|mut receive| drop(receive.wait().expect("a message")));
     }
 }
 
-/// An endpoint can be dropped while the thread that increments the counter holds the endpoint's last handle for a short
-/// time, with the operations that wait for the counter locked.
+/// An endpoint can be dropped while another thread increments the counter. For a short time, that thread has the last
+/// handle of the endpoint, and holds the lock of the operations that wait for the counter.
 ///
 /// Requirements: TRIG-019.
 pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {
@@ -367,7 +371,7 @@ pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {
         for tag in 0..20 {
             let send = ring.send(0, Memory::content(1, 8), tag);
             // SAFETY: `Memory` is never freed.
-            unsafe { endpoint.post_when(&send, &counter, round + 1) }.expect("it waits");
+            unsafe { endpoint.post_when(&send, &counter, round + 1) }.expect("the operation waits");
         }
         std::thread::scope(|scope| {
             scope.spawn(|| counter.add(1));

@@ -61,7 +61,7 @@ pub fn messages_between_host_and_device_memory_arrive<F: Devices>() {
                 mesh.done(sent);
                 assert_eq!(mesh.done(received).len, len as u64);
                 let got = if way == 0 { host.read() } else { target.read() };
-                same(&got[..len], &bytes, "what was received");
+                same(&got[..len], &bytes, "the received data");
                 assert!(got[len..].iter().all(|byte| *byte == 0xEE), "nothing is written after the message");
             }
         }
@@ -100,7 +100,7 @@ pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     mesh.done(mesh.send(0, 1, Send::of(Memory::of(&bytes))));
     let error = mesh.failed(received);
     assert_eq!((error.error, error.overflow), (ErrorCode::Truncated, 1_000));
-    same(&target.read(), &bytes[..4_000], "what fits");
+    same(&target.read(), &bytes[..4_000], "the bytes that fit");
     // Cancel the receive.
     target.write(&[0xEE; 4_000]);
     let received = mesh.receive(1, receiving(target).tag(9, 0));
@@ -114,7 +114,7 @@ pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     assert_eq!(mesh.done(peeked).len, 3_000);
     let claimed = receiving(target).tag(5, 0).with(OpFlags::CLAIM).context(peeked);
     mesh.done(mesh.receive(1, claimed));
-    same(&target.read()[..3_000], &bytes[..3_000], "what was claimed");
+    same(&target.read()[..3_000], &bytes[..3_000], "the claimed message");
     // Inject a message.
     let (short, host) = (DeviceMemory::on_device(&bytes[..2_048]), Memory::blank(2_048));
     let received = mesh.receive(1, Receive::into(host));
@@ -173,7 +173,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
         same(&memory.read(), &expected, "the region");
         let got = Memory::blank(len);
         mesh.done(mesh.read(0, 1, got.segments(), &[part]));
-        same(&got.read(), &bytes, "what was read");
+        same(&got.read(), &bytes, "the data read");
         // The source is device memory.
         let bytes = content(number + 100, len);
         let source = DeviceMemory::on_device(&bytes);
@@ -182,11 +182,11 @@ pub fn device_region_is_read_and_written<F: Devices>() {
         same(&memory.read(), &expected, "the region");
         let got = DeviceMemory::blank(len);
         mesh.done(mesh.access_device(0, false, mesh.rma(1, got.segments(), &[part])));
-        same(&got.read(), &bytes, "what was read");
+        same(&got.read(), &bytes, "the data read");
         source.free();
         got.free();
     }
-    // Accesses outside of the region and accesses without the right fail as for host memory.
+    // Accesses outside of the region and accesses without the required right fail, as they do for host memory.
     let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
     let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
     assert_eq!(error.error, ErrorCode::Denied);
@@ -209,7 +209,7 @@ pub fn host_region_is_accessed_with_device_memory<F: Devices>() {
         region.read(0, &mut there);
         same(&there, &bytes, "the region");
         mesh.done(mesh.access_device(0, false, mesh.rma(1, got.segments(), &[part])));
-        same(&got.read(), &bytes, "what was read");
+        same(&got.read(), &bytes, "the data read");
     }
 }
 
@@ -286,12 +286,12 @@ pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
                 let sent = mesh.send(0, 1, sending(source));
                 mesh.done(sent);
                 mesh.done(received);
-                same(&target.load(), bytes, "what was received");
+                same(&target.load(), bytes, "the received data");
             }
             let named = (kind == Kind::Managed).then(|| device(0));
             let region = crate::device::register(&mesh, 1, target, named, ALL).expect("a region");
             mesh.done(mesh.write(0, 1, Memory::of(&first).segments(), &[region.remote()]));
-            same(&target.load(), &first, "what was written");
+            same(&target.load(), &first, "the written data");
             region.close().expect("no access is in progress");
         }
     }
@@ -305,7 +305,7 @@ pub fn host_memory_is_not_registered_as_device_memory<F: Devices>() {
     let (host, memory) = (Memory::blank(4096), DeviceMemory::blank(4096));
     let refused = |memory, of| match crate::device::register_segment(&mesh, 0, memory, Some(of), ALL) {
         Err(RegisterError::Device(error)) => error,
-        other => panic!("it should not have been registered: {other:?}"),
+        other => panic!("the registration should have failed: {other:?}"),
     };
     assert_eq!(refused(host.segment(), device(0)), DeviceError::Mixed);
     if driver().devices() > 1 {
@@ -316,7 +316,7 @@ pub fn host_memory_is_not_registered_as_device_memory<F: Devices>() {
     assert_eq!(Device::new(Interface::Cuda, all), Err(none.clone()));
     assert_eq!(none.errno(), 19);
     for interface in [Interface::Rocr, Interface::LevelZero, Interface::Neuron, Interface::SynapseAi] {
-        let error = Device::new(interface, 0).expect_err("there is nothing for them");
+        let error = Device::new(interface, 0).expect_err("the interface is not supported");
         assert_eq!((error.clone(), error.errno()), (DeviceError::Unsupported(interface), 38));
     }
     let owned = mesh.test_endpoint(0).domain.registration(ALL).device(device(0)).own(vec![1, 2, 3]);
@@ -335,10 +335,10 @@ pub fn reallocated_device_memory_has_its_new_contents<F: Devices>() {
         let received = mesh.receive(1, receiving(target));
         mesh.done(mesh.send(0, 1, sending(source)));
         mesh.done(received);
-        same(&target.read(), &bytes, "what was received");
+        same(&target.read(), &bytes, "the received data");
         let region = region(&mesh, target);
         mesh.done(mesh.write(0, 1, Memory::of(&content(number + 1, 70_000)).segments(), &[region.remote()]));
-        same(&target.read(), &content(number + 1, 70_000), "what was written");
+        same(&target.read(), &content(number + 1, 70_000), "the written data");
         region.close().expect("no access is in progress");
         places.insert(source.address());
         let place = driver().locate(source.address() as usize).expect("a place");
@@ -347,7 +347,7 @@ pub fn reallocated_device_memory_has_its_new_contents<F: Devices>() {
         source.free();
         target.free();
     }
-    assert!(places.len() < 20, "addresses serve again");
+    assert!(places.len() < 20, "addresses are reused");
 }
 
 /// An operation that waits for a counter reads device memory only when it starts. The same holds for deferred work.
@@ -364,7 +364,7 @@ pub fn triggered_send_reads_device_memory_when_it_starts<F: Devices>() {
         source.write(&content(4, len));
         counter.add(2);
         mesh.all_done([sent, received]);
-        same(&target.read(), &content(4, len), "what was received");
+        same(&target.read(), &content(4, len), "the received data");
         // A cancelled operation copies nothing.
         let sent = mesh.when(0, mesh.sending(1, sending(source)), &counter, 9);
         assert!(mesh.endpoint(0).cancel(sent));
@@ -392,7 +392,7 @@ pub fn device_stream_triggers_a_send<F: Devices>() {
         source.write(&content(number, len));
         device(0).write_variable(&variable).expect("a stream's write");
         mesh.all_done([sent, received]);
-        same(&target.read(), &content(number, len), "what was received");
+        same(&target.read(), &content(number, len), "the received data");
     }
     let variable = domain.device_variable(device(0)).expect("a variable");
     let sent = mesh.when_written(0, mesh.sending(1, sending(DeviceMemory::blank(8))), &variable);
@@ -415,10 +415,10 @@ pub fn window_binds_to_a_device_region<F: Devices>() {
     mesh.done(mesh.write(0, 1, Memory::of(&content(1, 8_000)).segments(), &[part]));
     let got = Memory::blank(8_000);
     mesh.done(mesh.read(0, 1, got.segments(), &[part]));
-    same(&got.read(), &content(1, 8_000), "what was read");
+    same(&got.read(), &content(1, 8_000), "the data read");
     let there = memory.read();
     same(&there[100..8_100], &content(1, 8_000), "the region");
-    assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "nothing beside it");
+    assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "adjacent bytes are unchanged");
 }
 
 /// A program on the device starts sends in the order of the queue.
@@ -429,7 +429,8 @@ pub fn device_kernel_triggers_sends_in_queue_order<F: Devices>() {
     let program = crate::kernel::Store::new();
     let domain = &mesh.test_endpoint(0).domain;
     let variables = [(); 3].map(|()| domain.device_variable(device(0)).expect("a variable"));
-    let write = |at: usize| program.write(variables[at].device_address().expect("for devices"), variables[at].value());
+    let write =
+        |at: usize| program.write(variables[at].device_address().expect("a device address"), variables[at].value());
     let targets = [(); 3].map(|()| DeviceMemory::blank(500));
     let received = targets.map(|target| mesh.receive(1, receiving(target)));
     let sent: Vec<_> = (0..3)
@@ -444,6 +445,6 @@ pub fn device_kernel_triggers_sends_in_queue_order<F: Devices>() {
     write(0);
     mesh.all_done(sent.into_iter().chain(received));
     for (number, target) in (0..).zip(targets) {
-        same(&target.read(), &content(number, 500), "in the order of the queue");
+        same(&target.read(), &content(number, 500), "the messages arrive in queue order");
     }
 }

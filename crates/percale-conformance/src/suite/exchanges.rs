@@ -13,7 +13,7 @@ use crate::memory::{Memory, same};
 use crate::mesh::Mesh;
 use crate::random::Random;
 
-/// Returns all of these collectives. `root` is the root of those that have one.
+/// Returns all of these collectives. `root` is the root of the collectives that have a root.
 const fn all(root: usize) -> [Collective; 5] {
     [
         Collective::Allgather,
@@ -37,7 +37,7 @@ fn request<H: percale::endpoint::Handle + Clone>(
         Collective::Scatter { root } => group.scatter(root, buffer),
         Collective::Gather { root } => group.gather(root, buffer),
         Collective::Allreduce => group.allreduce(op, datatype, buffer),
-        other => panic!("{other:?} is no exchange"),
+        other => panic!("{other:?} is not an exchange"),
     }
 }
 
@@ -54,7 +54,7 @@ fn result(what: Collective, rank: usize, given: &[Vec<u8>], block: usize, op: At
     }
 }
 
-/// Returns the contributions of all members. Each consists of the member's blocks of `count` elements.
+/// Returns the contributions of all members. Each contribution consists of blocks of `count` elements.
 fn given(what: Collective, members: usize, count: usize, datatype: Datatype, random: &mut Random) -> Vec<Vec<u8>> {
     (0..members).map(|rank| elements(random, datatype, count * what.blocks(members, rank).0)).collect()
 }
@@ -113,7 +113,8 @@ pub fn random_exchanges_match_the_model<F: Transport>() {
                     let (before, after) = buffers(what, rank, members, &given[rank], &result);
                     let (own, block) = (rank * count * datatype.size(), count * datatype.size());
                     wanted.push((after, own..own + block));
-                    started.push(request(group, what, (op, datatype), before).start().expect("it is posted"));
+                    started
+                        .push(request(group, what, (op, datatype), before).start().expect("the operation is posted"));
                 }
                 batch.push((what, op, datatype, wanted, started));
                 mesh.turns(random.below(3));
@@ -140,7 +141,7 @@ struct Raw {
 
 /// Posts an operation through the raw API, with the memory that the member needs.
 fn post<F: Fabric>(mesh: &Mesh<F>, rank: usize, group: GroupId, what: Collective, count: usize, source: &[u8]) -> Raw {
-    let (_, members) = mesh.endpoint(rank).rank_in(group).expect("it is a member");
+    let (_, members) = mesh.endpoint(rank).rank_in(group).expect("the endpoint is a member");
     let raw = Raw {
         source: Memory::of(source),
         result: Memory::blank(what.blocks(members, rank).1 * count * 8),
@@ -148,7 +149,7 @@ fn post<F: Fabric>(mesh: &Mesh<F>, rank: usize, group: GroupId, what: Collective
     };
     let work = work(group, what, count, &raw);
     // SAFETY: `Memory` is never freed.
-    unsafe { mesh.endpoint(rank).post_collective(&work) }.expect("it is posted");
+    unsafe { mesh.endpoint(rank).post_collective(&work) }.expect("the operation is posted");
     raw
 }
 
@@ -198,7 +199,7 @@ pub fn invalid_exchange_is_rejected<F: Transport>() {
     let groups = group_of(&mesh, members);
     let group = &groups[0];
     let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
-        let error = result.expect_err("it is refused");
+        let error = result.expect_err("the operation is rejected");
         assert!(matches!(error.cause(), Cause::Post(PostError::Collective(_))), "{error}");
         assert_eq!(error.into_buffer().expect("the buffer is returned").len(), length);
     };
@@ -228,7 +229,7 @@ pub fn invalid_exchange_is_rejected<F: Transport>() {
         assert!(error.is_err(), "{what:?}: {error:?}");
     }
     // The group still works for all members.
-    let started = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+    let started = groups.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
     all_good(&mesh, started);
 }
 
@@ -245,12 +246,14 @@ pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
                 let (gives, gets) = what.blocks(4, rank);
                 let block = if rank == 2 && what == other { 16 } else { 8 };
                 let elements = (AtomicOp::Sum, Datatype::U64);
-                request(group, what, elements, vec![1; gives.max(gets) * block]).start().expect("it is posted")
+                request(group, what, elements, vec![1; gives.max(gets) * block])
+                    .start()
+                    .expect("the operation is posted")
             });
             let started: Vec<_> = started.collect();
             // A member that has no part in the exchange may complete early. It then gets the error in its next
             // operation.
-            let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+            let later = groups.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
             let later = ends(&mesh, later).into_iter().map(why);
             let ended = ends(&mesh, started);
             let failed: Vec<_> = ended.into_iter().filter(Result::is_err).map(why).collect();
@@ -263,8 +266,8 @@ pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
     }
 }
 
-/// A member is closed while an exchange is in progress. Each member that needs one of its blocks gets an error, and no
-/// member waits forever.
+/// A member is closed while an exchange is in progress. Each member that needs a block of the closed member gets an
+/// error, and no member waits forever.
 ///
 /// Requirements: FLT-003.
 pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {
@@ -321,16 +324,16 @@ pub fn counters_start_exchanges_without_further_calls<F: Peers + Real>() {
             let wanted = if what.combines() { after[rank * 56..(rank + 1) * 56].to_vec() } else { after };
             let exchange = request(group, what, (AtomicOp::Sum, Datatype::U64), before);
             let exchange = exchange.when(counter, threshold).counting(end);
-            started.push((what, rank, wanted, exchange.start().expect("it waits")));
+            started.push((what, rank, wanted, exchange.start().expect("the operation waits")));
         }
     }
     assert!(ends.iter().all(|end| end.value() == 0));
     start.add(1);
     for end in &ends {
-        end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("they go on by themselves");
+        end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("the operations complete without calls");
     }
     for (what, rank, wanted, mut exchange) in started {
-        let mut got = exchange.wait().expect("it has ended").into_vec();
+        let mut got = exchange.wait().expect("the operation has ended").into_vec();
         if what.combines() {
             got = got[rank * 56..(rank + 1) * 56].to_vec();
         }

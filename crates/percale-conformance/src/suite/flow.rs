@@ -1,5 +1,5 @@
-//! More messages are sent than there is room for: no message is lost, no operation waits forever, and memory stays
-//! bounded.
+//! Tests that send more messages than there is room for: no message is lost, no operation waits forever, and memory
+//! stays bounded.
 
 use percale::{OpFlags, PostError};
 
@@ -32,13 +32,16 @@ pub fn above_unexpected_cap_inject_waits_and_no_message_is_lost<F: Transport>() 
             }
         }
         mesh.turn();
-        assert!(injected < 100_000, "inject never answers Again; {injected} were taken past a cap of {CAP} bytes");
+        assert!(
+            injected < 100_000,
+            "inject never returns Again; {injected} messages were accepted with a cap of {CAP} bytes"
+        );
     }
     let held = injected as usize * LEN;
-    assert!(held >= CAP / 2, "{held} bytes were taken before the cap");
-    println!("{}: {held} bytes were taken past a cap of {CAP}", F::NAME);
+    assert!(held >= CAP / 2, "only {held} bytes were accepted before the cap");
+    println!("{}: {held} bytes were accepted with a cap of {CAP}", F::NAME);
     // Messages that were being transferred when the sender was notified may exceed the cap.
-    assert!(held <= 2 * CAP, "{held} bytes were taken past a cap of {CAP}");
+    assert!(held <= 2 * CAP, "{held} bytes were accepted with a cap of {CAP}");
     let source = Memory::content(1 << 40, LEN);
     let sends: Vec<u64> = (0..3000).map(|_| mesh.send(0, 1, Send::of(source))).collect();
     mesh.settle(0, 1);
@@ -88,7 +91,7 @@ pub fn completed_send_arrives_without_sender_progress<F: Transport>() {
         }
         reported += 1;
     }
-    println!("{}: {reported} messages of {LEN} bytes were sent before the way was full", F::NAME);
+    println!("{}: {reported} messages of {LEN} bytes were sent before the link was full", F::NAME);
     assert!(reported > 0);
     for number in 0..reported {
         let received = mesh.receive(1, Receive::into(target));

@@ -97,7 +97,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
         for _ in 0..2 {
             match poll(&mut old) {
                 Poll::Ready(end) => taken(end),
-                Poll::Pending => panic!("a finished future has something to wait for"),
+                Poll::Pending => panic!("a finished future is pending"),
             }
             other_is_untouched();
             assert!(old.ready() != Some(false), "a wait would return at once");
@@ -114,7 +114,11 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
         let from = endpoint + 1;
         for (tag, receiving) in [(78, also), (77, other)] {
             mesh.inject(from, endpoint, Some(tag), &content(tag, 8));
-            same(&mesh.finish(receiving).expect("its message").to_vec(), &content(tag, 8), "the other's message");
+            same(
+                &mesh.finish(receiving).expect("the message").to_vec(),
+                &content(tag, 8),
+                "the message of the other operation",
+            );
         }
     }
 }
@@ -136,7 +140,7 @@ pub fn finished_handles_of_messages_affect_no_other_operation<F: Transport>() {
         send(5).delivered().into_future()
     });
     let mut refused = mesh.endpoint(0).recv("constant").into_future();
-    let Poll::Ready(Err(error)) = poll(&mut refused) else { panic!("it cannot be written") };
+    let Poll::Ready(Err(error)) = poll(&mut refused) else { panic!("the memory is read-only") };
     assert_eq!(error.errno(), libc::EACCES);
     for _ in 0..2 {
         let Poll::Ready(end) = poll(&mut refused) else { panic!("there is nothing to wait for") };
@@ -167,7 +171,7 @@ pub fn finished_handles_of_windows_affect_no_other_operation<F: Transport>() {
         let bind = how(0..64, WindowAccess::READ, key);
         mesh.endpoint(1).bind_window(mesh.peer(0), &window, &region, bind)
     };
-    let invalidate = |key| mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(0), key)).expect("it was bound");
+    let invalidate = |key| mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(0), key)).expect("the window was bound");
     let last = std::cell::Cell::new(None);
     let next = std::cell::Cell::new(1);
     used_up(&mesh, 1, || {
@@ -202,7 +206,7 @@ pub fn finished_handles_of_groups_affect_no_other_operation<F: Transport>() {
         groups[0].barrier().start().expect("a barrier")
     });
     for other in others.take() {
-        mesh.finish(other).expect("all began it");
+        mesh.finish(other).expect("all members started the barrier");
     }
 }
 
@@ -234,11 +238,11 @@ pub fn finished_handles_of_shared_receives_affect_no_other_operation<F: Transpor
         }
         match tag {
             1 => drop(old),
-            _ => taken(old.take().expect("it has ended")),
+            _ => taken(old.take().expect("the operation has ended")),
         }
         assert!(!other.is_ready());
         endpoint.tagged_inject(me, 77, &content(77, 8)).expect("room");
-        same(&ended(other).0, &content(77, 8), "the other's message");
+        same(&ended(other).0, &content(77, 8), "the message of the other operation");
     }
 }
 
@@ -261,7 +265,7 @@ pub fn finish_of_multi_receive_returns_unread_messages<F: Transport>() {
         assert_eq!(part.offset, 20 * number as usize);
     }
     let Some(Cause::Completion(error)) = finished.unread[2].as_ref().err().map(OperationError::cause) else {
-        panic!("it was cut off: {:?}", finished.unread)
+        panic!("the last message was not truncated: {:?}", finished.unread)
     };
     assert_eq!((error.error, error.entry.len), (ErrorCode::Truncated, 140));
     // If there are no messages, the result contains only the buffer.

@@ -22,8 +22,8 @@ fn joining<'m, F: Fabric>(
     members.into_iter().map(|member| mesh.endpoint(member).join(&everybody(of)).expect("a group")).collect()
 }
 
-/// Repeats the join of each member until it is in a group. Returns the groups and the largest number of attempts of any
-/// member.
+/// Repeats the join of each member until the member is in a group. Returns the groups and the largest number of
+/// attempts of any member.
 fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<'_>>, usize) {
     let mut groups: Vec<Option<Ours<'_>>> = (0..members).map(|_| None).collect();
     let mut tries = vec![1; members];
@@ -52,7 +52,7 @@ fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     let started = groups.iter().enumerate().map(|(rank, group)| {
         assert_eq!((group.rank(), group.size()), (rank, groups.len()));
         let bytes = (number << (3 * rank)).to_ne_bytes().to_vec();
-        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("it is posted")
+        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("the operation is posted")
     });
     let started = started.collect();
     for result in all_good(mesh, started) {
@@ -98,12 +98,12 @@ pub fn restarted_member_can_join_again<F: Peers>() {
                 {
                     let (groups, tries) = join_again_and_again(&mesh, members);
                     sums(&mesh, &groups, round + 1);
-                    println!("{}: {restarted} of {members} is back, after {tries} tries", F::NAME);
+                    println!("{}: {restarted} of {members} has joined again, after {tries} tries", F::NAME);
                     // The same list may be joined again while all members exist.
                     let more = group_of(&mesh, members);
                     sums(&mesh, &more, 1);
                     if round == 1 {
-                        // Some members have already joined when it is closed.
+                        // Some members have already joined when the member is closed.
                         let rest = (0..members).filter(|member| *member != restarted && *member != members / 2);
                         drop(joining(&mesh, rest, members));
                         mesh.turns(5);
@@ -132,7 +132,7 @@ pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
             }
             mesh.turns(20);
             mesh.close(closing);
-            // The others join again. The closed member does not exist.
+            // The others join again. The closed member no longer exists.
             let joins = joining(&mesh, rest.iter().copied(), members);
             mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
             for mut join in joins {
@@ -157,12 +157,13 @@ pub fn canceled_join_ends_for_all_members<F: Peers>() {
                 drop(joining(&mesh, [leaver], members));
                 mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
                 for mut join in joins {
-                    drop(join.wait().expect_err("a member has given it up"));
+                    drop(join.wait().expect_err("a member has dropped its join"));
                 }
                 let groups = group_of(&mesh, members);
                 sums(&mesh, &groups, 3);
-                let barriers = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
-                ends(&mesh, barriers).into_iter().for_each(|end| drop(end.expect("it succeeds")));
+                let barriers =
+                    groups.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
+                ends(&mesh, barriers).into_iter().for_each(|end| drop(end.expect("the operation succeeds")));
             }
         }
     }

@@ -25,7 +25,7 @@ fn work<F: Fabric>(
     let context = mesh.context();
     // SAFETY: every test waits until the posted operation has ended before it closes a region or accesses its memory.
     let posted = unsafe { mesh.endpoint(test_endpoint).post_work(peer, what, pieces, context, OpFlags::COMPLETION) };
-    posted.expect("it is posted");
+    posted.expect("the operation is posted");
     mesh.report(context)
 }
 
@@ -59,8 +59,8 @@ pub fn work_requests_use_local_keys<F: Fabric>() {
         same(&bytes_of(&target)[3000..3100], &content(1, LEN)[..100], "the second piece");
         let into = [piece(&room, 50, 8), piece(&room, 200, 3092)];
         work(&mesh, 0, peer, WorkRequest::Read(there.at(0..3100)), &into).expect("the read");
-        same(&bytes_of(&room)[50..58], &content(1, LEN)[100..108], "what was read first");
-        same(&bytes_of(&room)[3192..3292], &content(1, LEN)[..100], "what was read last");
+        same(&bytes_of(&room)[50..58], &content(1, LEN)[100..108], "the first part of the data read");
+        same(&bytes_of(&room)[3192..3292], &content(1, LEN)[..100], "the last part of the data read");
         let before = u64::from_ne_bytes(bytes_of(&target)[8..16].try_into().expect("8 bytes"));
         work(&mesh, 0, peer, WorkRequest::FetchAdd(there.at(8..16), 5), &[piece(&room, 0, 8)]).expect("the add");
         assert_eq!(bytes_of(&room)[..8], before.to_ne_bytes());
@@ -131,7 +131,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(3, LEN)[..8], "the message");
 }
 
-/// The key of a window is not a local key. The key of its region is one.
+/// The key of a window is not a local key, but the key of its region is.
 ///
 /// Requirements: MW-011.
 pub fn a_window_has_no_local_key<F: Fabric>() {
@@ -143,9 +143,10 @@ pub fn a_window_has_no_local_key<F: Fabric>() {
     let by_window = LocalPiece { key: name.key as u32, ..piece(&region, 0, 8) };
     let receive = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
     let refused = work(&mesh, 0, mesh.peer(1), WorkRequest::Send(None), &[by_window]);
-    assert_eq!(refused.expect_err("it is no local key").error, ErrorCode::Denied);
+    assert_eq!(refused.expect_err("the key is not a local key").error, ErrorCode::Denied);
     assert!(!receive.is_ready());
-    work(&mesh, 0, mesh.peer(1), WorkRequest::Send(None), &[piece(&region, 0, 8)]).expect("the region's is");
+    work(&mesh, 0, mesh.peer(1), WorkRequest::Send(None), &[piece(&region, 0, 8)])
+        .expect("the key of the region is a local key");
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(1, LEN)[..8], "the message");
 }
 

@@ -146,7 +146,7 @@ pub fn inject_above_the_limit_is_rejected<F: Transport>() {
     assert_eq!(mesh.done(received).len, 5);
 }
 
-/// Messages are placed one after another. When less than the minimum is left, the buffer is released and the next
+/// Messages are placed one after another. When less than the minimum space is left, the buffer is released and the next
 /// buffer is used.
 ///
 /// Requirements: MSG-005, MSG-006.
@@ -250,7 +250,7 @@ pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
         same(&directed.read(), &content(2, len), "the message that was waited for");
         let from_any = mesh.receive(0, Receive::into(any));
         assert_eq!(mesh.done(from_any).source, mesh.peer(1));
-        same(&any.read(), &content(1, len), "the message of the other");
+        same(&any.read(), &content(1, len), "the message of the other sender");
         mesh.done(first);
         mesh.done(second);
         // Test the same after both messages have arrived.
@@ -435,7 +435,7 @@ pub fn too_long_message_is_truncated_and_reported<F: Transport>() {
             assert_eq!((error.entry.len, error.overflow), (room as u64, (len - room) as u64), "of {len} bytes");
             assert_eq!((error.entry.tag, error.entry.data), (if tagged { 6 } else { 0 }, 77));
             mesh.done(sent);
-            same(&memory.read()[..room], &content(8, len)[..room], "what fits");
+            same(&memory.read()[..room], &content(8, len)[..room], "the bytes that fit");
             assert!(memory.read()[room..].iter().all(|&byte| byte == 0xEE), "nothing behind the receive was written");
         }
     }
@@ -452,7 +452,7 @@ pub fn fenced_send_waits_for_earlier_operations<F: Transport>() {
         let first = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(1).with(OpFlags::DELIVERY_COMPLETE));
         let fenced = mesh.send(0, 1, Send::of(Memory::content(2, 8)).tag(2).with(OpFlags::FENCE));
         mesh.nothing(behind);
-        assert!(mesh.take(fenced).is_none(), "the fence holds");
+        assert!(mesh.take(fenced).is_none(), "the fenced message waits");
         let received = mesh.receive(1, Receive::into(big).tag(1, 0));
         mesh.done(behind);
         same(&big.read(), &content(1, len), "the data sent before the fence");

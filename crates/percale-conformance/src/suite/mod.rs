@@ -9,7 +9,7 @@
 //! | `F: Transport` | every transport |
 //! | `F: Peers` | transports between endpoints |
 //! | `F: Real` | transports with descriptors, sockets and threads that sleep; not the simulation |
-//! | `F: Peers + Real` | transports that meet both bounds |
+//! | `F: Peers + Real` | transports that satisfy both bounds |
 //! | `F: Direct` | transports that can access the memory of a peer that makes no progress |
 //! | `F: Alone` | transports that cannot reach other endpoints |
 //! | `F: Devices` | transports that support device memory, in the program `device` |

@@ -1,7 +1,7 @@
 //! Random sequences of operations, compared with a simple model: two lists that are searched from the front.
 //!
-//! After each step, all sent messages have arrived (see [`Mesh::settle_untagged`]). The messages that are available to
-//! the next step are therefore determined.
+//! After each step, all sent messages have arrived (see [`Mesh::settle_untagged`]). Therefore it is known which
+//! messages are available to the next step.
 
 use std::collections::HashMap;
 

@@ -30,7 +30,7 @@ pub fn peek_reports_the_message_and_changes_nothing<F: Transport>() {
         let received = mesh.receive(1, Receive::into(target).tag(6, 0));
         mesh.done(received);
         mesh.done(sent);
-        same(&target.read(), &content(1, len), "the message that was looked at");
+        same(&target.read(), &content(1, len), "the peeked message");
     }
 }
 
@@ -81,7 +81,11 @@ pub fn claimed_message_matches_only_its_claim<F: Transport>() {
         mesh.receive(1, claimed.context(claim));
         mesh.done(claim);
         same(&first.read(), &content(1, len), "the claimed message");
-        assert_eq!(mesh.try_receive(1, claimed.context(claim)), Err(PostError::NotClaimed), "it is fetched once");
+        assert_eq!(
+            mesh.try_receive(1, claimed.context(claim)),
+            Err(PostError::NotClaimed),
+            "a claimed message is received once"
+        );
         mesh.all_done(sends);
     }
 }

@@ -29,9 +29,9 @@ fn served<F: Fabric>(mesh: &Mesh<F>, region: &Region, remote: RemoteMemory) {
         mesh.finish(a.write(peer, content(number, len), part)).expect("the write");
         let mut there = vec![0; len];
         region.read(0, &mut there);
-        same(&there, &content(number, len), "what was written");
+        same(&there, &content(number, len), "the written data");
         let got = mesh.finish(a.read(peer, part, vec![0; len])).expect("the read");
-        same(&got.into_vec(), &content(number, len), "what was read");
+        same(&got.into_vec(), &content(number, len), "the data read");
     }
     let word = remote.at(0..8);
     let before = mesh.finish(a.fetch_add(peer, word, 7_u64)).expect("an atomic operation");
@@ -116,10 +116,11 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
         assert_ne!(again.key(), mapped.key());
         drop(mapped);
         let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-        let late = a.write(peer, vec![1; 8], remote.at(0..8)).start().expect_err("it is unmapped");
+        let late = a.write(peer, vec![1; 8], remote.at(0..8)).start().expect_err("the key is unmapped");
         assert!(matches!(late.cause(), Cause::Post(PostError::NotMapped(key)) if *key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
-        // A mapped key is not valid after its region was closed, nor for another region.
+        // A mapped key is invalid after its region was closed, and gives no access to a later region with the same base
+        // address.
         drop(region.close().expect("no access is in progress"));
         refused(&mesh, None, again.remote(base, LEN as u64));
         let next = theirs.registration(ALL).base(base).raw_key().own(content(1, LEN)).expect("a region");
@@ -172,7 +173,7 @@ pub fn forged_raw_keys_give_no_access<F: Fabric>() {
         ]);
         let before = content(1, LEN);
         for wrong in forged {
-            let mapped = ours.map_raw(&wrong).expect("as long as raw keys are");
+            let mapped = ours.map_raw(&wrong).expect("a raw key of valid length");
             let part = mapped.remote(0, 8);
             let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), part, vec![0; 8])).expect_err("forged");
             assert_eq!(code(&read), ErrorCode::KeyRejected, "{wrong:x?}");
@@ -180,7 +181,7 @@ pub fn forged_raw_keys_give_no_access<F: Fabric>() {
             assert_eq!(code(&write), ErrorCode::KeyRejected, "{wrong:x?}");
         }
         for len in (0..64).filter(|len| !matches!(*len, 8 | RAW_KEY_BYTES)) {
-            let error = ours.map_raw(&vec![7; len]).expect_err("no raw key is as long");
+            let error = ours.map_raw(&vec![7; len]).expect_err("an invalid raw key length");
             assert_eq!(error.errno(), 22, "{len}: {error}");
         }
         let mut there = vec![0; LEN];
@@ -221,7 +222,7 @@ pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
         let late =
             mesh.finish(mesh.endpoint(0).read(mesh.peer(1), RemoteMemory { key, address: 0, len: 8 }, vec![0; 8]));
         assert_eq!(
-            code(&late.expect_err("no region has it")),
+            code(&late.expect_err("no region has this key")),
             ErrorCode::KeyRejected,
             "{key:#x} of a region that was closed"
         );
@@ -335,8 +336,8 @@ pub fn a_disabled_region_is_not_reached<F: Fabric>() {
     }
 }
 
-/// A region bound to an endpoint cannot be accessed through others. A region that is bound to no endpoint can be
-/// accessed through all of them.
+/// A region bound to an endpoint cannot be accessed through other endpoints. A region that is bound to no endpoint can
+/// be accessed through all endpoints.
 ///
 /// Requirements: BIND-010, BIND-011, BIND-012.
 pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {
@@ -385,17 +386,17 @@ pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
 ///
 /// Requirements: MR-055, MR-056.
 pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {
-    for own in [None, Some("of the endpoints")] {
+    for own in [None, Some("key of the endpoints")] {
         let mesh = Mesh::<F>::with(
             2,
-            |domain| domain.authorization_key("of the domain"),
+            |domain| domain.authorization_key("key of the domain"),
             |_, endpoint| match own {
                 Some(key) => endpoint.authorization_key(key),
                 None => endpoint,
             },
         );
         let domain = &mesh.test_endpoint(1).domain;
-        for key in [None, Some("of the domain"), Some("of the endpoints"), Some("of no endpoint")] {
+        for key in [None, Some("key of the domain"), Some("key of the endpoints"), Some("key of no endpoint")] {
             for memory in memories(&mesh) {
                 let registration = domain.registration(ALL);
                 let registration = match key {
@@ -403,7 +404,7 @@ pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {
                     None => registration,
                 };
                 let region = registration.own(memory).expect("a region");
-                if key.unwrap_or("of the domain") == own.unwrap_or("of the domain") {
+                if key.unwrap_or("key of the domain") == own.unwrap_or("key of the domain") {
                     served(&mesh, &region, region.remote());
                 } else {
                     refused(&mesh, Some(&region), region.remote());

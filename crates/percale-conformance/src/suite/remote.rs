@@ -64,14 +64,14 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
             expected[start..start + len].copy_from_slice(&bytes);
             same(&bytes_of(&region), &expected, "the region");
             let got = mesh.finish(a.read(peer, part, vec![0; len])).expect("the read");
-            same(&got.into_vec(), &bytes, "what was read");
+            same(&got.into_vec(), &bytes, "the data read");
         }
         same(&region.close().expect("no access is in progress").into_vec(), &expected, "the memory");
     }
 }
 
-/// An access that is larger than the amount that a target executes at a time is split into parts. Each part starts
-/// after others have ended.
+/// An access that is larger than the amount that a target executes at a time is split into parts. Later parts start
+/// after earlier parts have ended.
 ///
 /// Requirements: RMA-001.
 pub fn access_larger_than_target_limit_is_split_and_completes<F: Fabric>() {
@@ -81,7 +81,7 @@ pub fn access_larger_than_target_limit_is_split_and_completes<F: Fabric>() {
     let bytes = content(1, LEN);
     let source = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), bytes, region.remote())).expect("the write");
     let got = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; LEN])).expect("the read");
-    assert!(got.into_vec() == source.into_vec(), "what was written is read");
+    assert!(got.into_vec() == source.into_vec(), "a read returns the written data");
 }
 
 /// Accesses that are not permitted are rejected and change nothing.
@@ -110,7 +110,7 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
                     assert_eq!(code(mesh.finish(a.write(peer, source.clone(), part))), ErrorCode::Denied);
                 }
                 if !access.contains(Access::REMOTE_READ) {
-                    let error = mesh.finish(a.read(peer, part, source.clone())).expect_err("it is refused");
+                    let error = mesh.finish(a.read(peer, part, source.clone())).expect_err("the operation is rejected");
                     same(
                         &error.into_buffer().expect("the buffer is returned").into_vec(),
                         &source,
@@ -161,7 +161,7 @@ pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
             assert_eq!(code(mesh.finish(a.read(peer, part, vec![9; len as usize]))), ErrorCode::KeyRejected);
         }
         same(&memory, &content(3, 5000), "memory of a closed region");
-        let got = mesh.finish(a.read(peer, other.remote(), vec![0; 100])).expect("another region is served");
+        let got = mesh.finish(a.read(peer, other.remote(), vec![0; 100])).expect("another region is still accessible");
         same(&got.into_vec(), &content(4, 100), "the other region");
         // The key can be used again, and refers to the new region.
         let again = domain.registration(ALL).key(0xABCD).own(content(5, 5000)).expect("the key is free");
@@ -224,7 +224,10 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
         );
         let odd = code(mesh.finish(a.fetch_add(peer, word(1, 8), 1_u64)));
         assert_eq!(odd, ErrorCode::Misaligned);
-        let refused = a.fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64).start().expect_err("no bits of floats");
+        let refused = a
+            .fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64)
+            .start()
+            .expect_err("bitwise operations on floats are invalid");
         assert!(matches!(refused.cause(), Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
         // The counter counts all ten operations except the read.
         mesh.until(|| (counter.read() >= 9).then_some(()));
@@ -264,7 +267,7 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
                 mesh.done(mesh.write(0, 1, out.segments(), &[word(32, len as u64)]));
                 let entry = mesh.done(mesh.read(0, 1, back.segments(), &[word(32, len as u64)]));
                 assert_eq!((entry.len, entry.flags), (len as u64, CompletionFlags::RMA | CompletionFlags::READ));
-                same(&back.read(), &content(round, len), "what was written");
+                same(&back.read(), &content(round, len), "the written data");
             }
         }
         // Rejected operations are posted twice, once with each call.
@@ -314,7 +317,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
             count += 2;
             // When the write has been counted, its completion is in the queue.
             mesh.until(|| (counter.read() >= count).then_some(()));
-            let reported = mesh.take(0).expect("news of the write").expect("no error");
+            let reported = mesh.take(0).expect("the target's completion of the write").expect("no error");
             mesh.finish(write).expect("a write with remote data");
             let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
             assert_eq!(
@@ -322,7 +325,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
                 (flags, number, len as u64, mesh.peer(0))
             );
             mesh.until(|| (counter.read() >= count).then_some(()));
-            same(&bytes_of(&region)[..len], &content(number, len), "what was written");
+            same(&bytes_of(&region)[..len], &content(number, len), "the written data");
             mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
         }
         mesh.turns(20);
@@ -350,11 +353,11 @@ pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
             let send = a.send(peer, vec![1; 8]).start().expect("a send");
             let read = a.read(peer, part.at(0..8), vec![0; 8]).start().expect("a read");
             mesh.finish(receive).expect("the message");
-            same(&bytes_of(&region)[..len], &content(number, len), "what was written before the message");
+            same(&bytes_of(&region)[..len], &content(number, len), "the data written before the message");
             mesh.finish(write).expect("the write");
             mesh.finish(send).expect("the send");
             let got = mesh.finish(read).expect("the read").into_vec();
-            same(&got, &content(number, len)[..8], "what was written before the read");
+            same(&got, &content(number, len)[..8], "the data written before the read");
         }
     }
 }
@@ -370,7 +373,11 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
         let part = region.remote().at(0..F::BULK as u64);
         let write = a.write(peer, content(1, F::BULK), part).start().expect("a write");
         let read = a.read(peer, part, vec![0; F::BULK]).fenced().start().expect("a read");
-        same(&mesh.finish(read).expect("the read").into_vec(), &content(1, F::BULK), "what was written before");
+        same(
+            &mesh.finish(read).expect("the read").into_vec(),
+            &content(1, F::BULK),
+            "the data written before the read",
+        );
         mesh.finish(write).expect("the write");
         let nobody = a.read(PeerAddress(99), part, vec![0; F::BULK]).start().expect_err("no endpoint has this address");
         assert!(matches!(nobody.cause(), Cause::Post(PostError::UnknownPeer(99))));
@@ -403,7 +410,7 @@ pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
             assert_eq!((entry.flags, entry.len), (CompletionFlags::RMA | CompletionFlags::WRITE, 3 * len));
             let target = Memory::blank(3 * len as usize);
             mesh.done(mesh.read(0, 1, cut(target, len as usize + 1), &pieces));
-            same(&target.read(), &source.read(), "what was written and read");
+            same(&target.read(), &source.read(), "the data written and read");
             same(&bytes_of(&one)[100..100 + len as usize], &source.read()[..len as usize], "the first piece");
         }
         // Each write counts as one write to each region.
@@ -423,7 +430,7 @@ pub fn injected_writes_are_copied<F: Fabric>() {
             let part = region.remote().at(0..len);
             mesh.endpoint(0).inject_write(mesh.peer(1), &bytes, part, Some(len)).expect("an inject");
             bytes.fill(0);
-            let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
+            let reported = mesh.until(|| mesh.take(0)).expect("the target's completion of the write");
             assert_eq!(reported.data, len);
             same(&bytes_of(&region)[..len as usize], &content(len, len as usize), "the injected data");
         }
@@ -467,7 +474,7 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
             let written = content(1, len);
             assert!(memory.iter().zip(&written).all(|(got, sent)| got == sent || (*got == 0 && write.is_err())));
             if let (Ok(_), Ok(read)) = (&write, read) {
-                same(&read.into_vec(), &written, "what was written and read");
+                same(&read.into_vec(), &written, "the data written and read");
             }
             // The connection still works.
             let receive = mesh.receive(1, Receive::into(Memory::blank(8)));
@@ -509,7 +516,7 @@ pub fn try_wait_fails_while_results_are_unread<F: Fabric>() {
             let sleeps = a.try_wait();
             match a.read_error() {
                 Some(error) => {
-                    assert!(!sleeps, "a sleeper would not have seen the error (key {key})");
+                    assert!(!sleeps, "a sleeping thread would miss the error (key {key})");
                     break error;
                 }
                 None => b.progress(),

@@ -37,8 +37,12 @@ fn settle<F: Fabric>(mesh: &Mesh<F>, oldest: UnderWay<'_>) {
     }
     match oldest {
         UnderWay::Bytes(operation, wanted) => same(&finish(mesh, operation).into_vec(), &wanted, "the buffer"),
-        UnderWay::Word(operation, wanted) => assert_eq!(finish(mesh, operation), wanted, "a word's value from before"),
-        UnderWay::Half(operation, wanted) => assert_eq!(finish(mesh, operation), wanted, "a half word's from before"),
+        UnderWay::Word(operation, wanted) => {
+            assert_eq!(finish(mesh, operation), wanted, "the previous value of the word")
+        }
+        UnderWay::Half(operation, wanted) => {
+            assert_eq!(finish(mesh, operation), wanted, "the previous value of the half word")
+        }
     }
 }
 
@@ -117,7 +121,7 @@ pub fn random_accesses_match_the_model<F: Fabric>() {
         for _ in 0..count {
             under_way.push_back(start(&mesh, &mut random, region.remote(), &mut model));
             if under_way.len() > DEPTH {
-                settle(&mesh, under_way.pop_front().expect("one at least"));
+                settle(&mesh, under_way.pop_front().expect("at least one operation"));
             }
         }
         under_way.into_iter().for_each(|operation| settle(&mesh, operation));

@@ -31,12 +31,12 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     }
     let receiving = b.recv(vec![0; 4]).start().expect("a receive");
     mesh.finish(a.send(mesh.peer(1), "too long").fenced()).expect("the send");
-    let error = mesh.finish(receiving).expect_err("it is cut off");
+    let error = mesh.finish(receiving).expect_err("the message is truncated");
     assert_eq!(error.errno(), 265);
     assert_eq!(error.into_buffer().expect("the buffer is returned").into_vec(), b"too ");
     let mut receiving = b.recv(vec![0; 4]).start().expect("a receive");
     assert!(!receiving.is_ready() && receiving.cancel() && !receiving.cancel());
-    let error = receiving.wait().expect_err("it is cancelled");
+    let error = receiving.wait().expect_err("the operation is cancelled");
     assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Canceled), "{error}");
     assert_eq!(error.into_buffer().map(|buffer| buffer.len()), Some(4));
 }
@@ -53,7 +53,7 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
         same(&part.bytes, &content(number, len), "a part");
         assert_eq!((part.data, part.source), (Some(number), Some(mesh.peer(0))));
     }
-    let error = many.wait_for(Duration::ZERO).expect_err("there is no more");
+    let error = many.wait_for(Duration::ZERO).expect_err("no more messages");
     assert!(matches!(error.cause(), Cause::TimedOut));
     let buffer = many.finish().buffer.into_vec();
     same(&buffer[..8], &content(0, 8), "the first part");
@@ -69,7 +69,7 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     assert_eq!(many.finish().buffer.len(), 100);
 }
 
-/// A send with a dropped or forgotten handle either arrives or was cancelled. Its buffer is freed only then.
+/// A send with a dropped or forgotten handle either arrives or is cancelled. Its buffer is not freed before that.
 ///
 /// Requirements: RES-010.
 pub fn a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {
@@ -152,7 +152,7 @@ pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     let endpoint = mesh.endpoint(0);
     let refused = |cause: &Cause, wanted: &PostError| match cause {
         Cause::Post(error) => assert_eq!(error, wanted),
-        other => panic!("refused otherwise: {other}"),
+        other => panic!("rejected with another cause: {other}"),
     };
     for unknown in [PeerAddress(99), PeerAddress::UNSPECIFIED] {
         let error = endpoint.send(unknown, vec![1, 2, 3]).wait().expect_err("nobody");
@@ -163,7 +163,7 @@ pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     }
     let error = endpoint.recv(vec![0; 3]).from(PeerAddress(99)).wait().expect_err("nobody");
     refused(error.cause(), &PostError::UnknownPeer(99));
-    let error = endpoint.recv("constant").wait().expect_err("it cannot be written");
+    let error = endpoint.recv("constant").wait().expect_err("the memory is read-only");
     refused(error.cause(), &PostError::ReadOnly);
     assert_eq!(error.into_buffer().map(Buffer::into_vec), Some(b"constant".to_vec()));
     let alone =

@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{content, same};
 use crate::watchdog::Watchdog;
 
-/// The number of address bits for receive contexts, which permits 4 of them.
+/// The number of address bits for receive contexts, which permits 4 contexts.
 const BITS: u32 = 2;
 const CONTEXTS: u16 = 3;
 
@@ -59,11 +59,11 @@ impl<F: Fabric> World<F> {
     }
 
     fn at(&self, side: usize, context: u16) -> &Endpoint {
-        self.contexts[side][usize::from(context)].as_ref().expect("it is open")
+        self.contexts[side][usize::from(context)].as_ref().expect("the endpoint is open")
     }
 
     fn name(&self, side: usize, context: u16) -> PeerAddress {
-        self.peers[side].receive_context(context.into(), BITS).expect("it fits")
+        self.peers[side].receive_context(context.into(), BITS).expect("the context fits into the address")
     }
 
     fn turn(&self) {
@@ -152,7 +152,7 @@ pub fn a_plain_address_means_context_0<F: Peers>() {
     let one = world.domain.endpoint().vector(&plain).bind(world.fabric.address()).expect("an endpoint");
     let peer = plain.insert(world.scalable[1].address()).expect("an address");
     let back = world.vector.insert(one.address()).expect("an address");
-    world.contexts[0].push(Some(one)); // It is driven like the others.
+    world.contexts[0].push(Some(one)); // This endpoint is driven in the same way as the contexts.
     let (target, one) = (world.at(1, 0), world.at(0, CONTEXTS));
     let (receive, sending) = (target.recv(vec![0; 9]).start().unwrap(), one.send(peer, content(5, 9)).start().unwrap());
     let got = world.finish(receive).expect("a message");
@@ -160,8 +160,9 @@ pub fn a_plain_address_means_context_0<F: Peers>() {
     assert_eq!(got.source, Some(back));
     world.finish(sending).expect("a send");
     // An ordinary endpoint has only one context.
-    let error =
-        world.finish(world.at(0, 1).send(back.receive_context(1, BITS).unwrap(), vec![1])).expect_err("no such");
+    let error = world
+        .finish(world.at(0, 1).send(back.receive_context(1, BITS).unwrap(), vec![1]))
+        .expect_err("an ordinary endpoint has only context 0");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     world.nothing_is_left();
 }
@@ -201,7 +202,8 @@ pub fn a_receive_is_directed_at_a_context<F: Peers>() {
 /// Requirements: CTX-003.
 pub fn send_to_missing_context_fails<F: Peers>() {
     let mut world = World::<F>::new("send to missing context fails");
-    let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
+    let error =
+        world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("the endpoint has only three contexts");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     let text = error.to_string();
     assert!(text.contains("receive context 3 of") && text.contains("does not exist"), "{text}");
@@ -218,14 +220,15 @@ pub fn send_to_missing_context_fails<F: Peers>() {
     world.contexts[0].push(Some(one.open(1, builder()).expect("a context")));
     let (sender, target) = (world.at(0, CONTEXTS), world.at(1, 0));
     let (receive, send) = (target.recv(vec![0; 4]).start().unwrap(), sender.send(world.peers[1], vec![9; 4]).start());
-    world.finish(send.unwrap()).expect("it sends");
+    world.finish(send.unwrap()).expect("the send");
     assert_eq!(world.finish(receive).expect("a message").source, Some(peer));
-    let error =
-        world.finish(world.at(1, 1).send(peer.receive_context(1, BITS).unwrap(), vec![1])).expect_err("it only sends");
+    let error = world
+        .finish(world.at(1, 1).send(peer.receive_context(1, BITS).unwrap(), vec![1]))
+        .expect_err("the context cannot receive");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     for contexts in [0, 257] {
         let error = world.domain.scalable_endpoint().contexts(contexts).bind(world.fabric.address());
-        assert_eq!(error.expect_err("no such number").errno(), libc_einval());
+        assert_eq!(error.expect_err("an invalid number of contexts").errno(), libc_einval());
     }
 }
 
@@ -250,7 +253,7 @@ pub fn memory_is_accessed_through_contexts<F: Peers>() {
             let bytes = content(9, len);
             let source = world.finish(initiator.write(peer, bytes.clone(), region.remote())).expect("a write");
             let got = world.finish(initiator.read(peer, region.remote(), source)).expect("a read");
-            same(&got.into_vec(), &bytes, "what was written");
+            same(&got.into_vec(), &bytes, "the written data");
         }
     }
 }
@@ -294,7 +297,7 @@ pub fn closed_context_ends_operations_waiting_for_it<F: Peers>() {
         drop(gone);
         refused(world.finish(waiting), ErrorCode::Closed);
         drop(long);
-        assert!(!other.is_ready(), "the others are there");
+        assert!(!other.is_ready(), "the other contexts are still open");
         world.finish(world.at(1, 2).send(world.peers[0], vec![round; 8])).expect("a send");
         assert_eq!(world.finish(other).expect("a message").to_vec(), [round; 8]);
         world.contexts[1][1] = Some(world.open(1, 1));
@@ -322,7 +325,7 @@ pub fn address_stays_in_use_while_a_context_is_open<F: Peers>() {
     assert!(domain.endpoint().vector(&vector).bind(address.to_string()).is_err(), "the address is in use");
     world.contexts[0][0] = Some(second);
     let second = world.at(0, 0);
-    world.finish(second.send(peer.receive_context(1, BITS).unwrap(), vec![1])).expect("it reaches itself");
+    world.finish(second.send(peer.receive_context(1, BITS).unwrap(), vec![1])).expect("the endpoint reaches itself");
     world.contexts[0][0] = None;
     domain.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
 }

@@ -54,11 +54,11 @@ impl<F: Fabric> World<F> {
     }
 
     fn plain(&self) -> &Endpoint {
-        self.plain.as_ref().expect("it is open")
+        self.plain.as_ref().expect("the endpoint is open")
     }
 
     fn name(&self, context: u16) -> PeerAddress {
-        self.peers[0].receive_context(context.into(), BITS).expect("it fits")
+        self.peers[0].receive_context(context.into(), BITS).expect("the context fits into the address")
     }
 
     /// Drives all endpoints until an operation is over.
@@ -92,8 +92,8 @@ impl<F: Fabric> World<F> {
     /// Sends one message with this byte from a sender to the ordinary endpoint.
     fn send(&self, index: u16, byte: u8) {
         let senders = self.senders.borrow();
-        let sender = senders[usize::from(index)].as_ref().expect("it is open");
-        self.finish(sender.send(self.peers[1], vec![byte; 100]).start().expect("a send")).expect("it is sent");
+        let sender = senders[usize::from(index)].as_ref().expect("the endpoint is open");
+        self.finish(sender.send(self.peers[1], vec![byte; 100]).start().expect("a send")).expect("the message is sent");
     }
 
     /// Returns the first byte of the message that a receive got, after a check of its source.
@@ -167,12 +167,14 @@ pub fn messages_of_departed_sender_are_received<F: Peers>() {
 ///
 /// Requirements: CTX-012.
 pub fn each_half_of_a_context_closes_separately<F: Peers>() {
-    let world = World::<F>::new("each half is closed for itself");
+    let world = World::<F>::new("each half of a context closes separately");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     let reaches_context = |byte| {
         let contexts = world.contexts.borrow();
-        let receive = contexts[0].as_ref().expect("it is open").recv(vec![0; 8]).start().expect("a receive");
-        world.finish(world.plain().send(world.name(0), vec![byte; 8]).start().expect("a send")).expect("it is sent");
+        let receive = contexts[0].as_ref().expect("the endpoint is open").recv(vec![0; 8]).start().expect("a receive");
+        world
+            .finish(world.plain().send(world.name(0), vec![byte; 8]).start().expect("a send"))
+            .expect("the message is sent");
         assert_eq!(world.finish(receive).expect("a message").to_vec(), [byte; 8]);
     };
     for round in 0..3 {
@@ -201,6 +203,6 @@ pub fn each_half_of_a_context_closes_separately<F: Peers>() {
         world.contexts.borrow_mut()[0] = Some(context);
         reaches_context(10 + round);
     }
-    assert!(world.scalable.open_sender(0, world.domain.endpoint()).is_err(), "it is open");
+    assert!(world.scalable.open_sender(0, world.domain.endpoint()).is_err(), "the sender is already open");
     assert!(world.scalable.open_sender(CONTEXTS, world.domain.endpoint()).is_err(), "there is no such sender");
 }

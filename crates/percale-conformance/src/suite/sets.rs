@@ -77,7 +77,11 @@ pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
             counted += u64::from(names.contains(&'c'));
             if names.contains(&'q') {
                 let data = reported.read();
-                assert_eq!(data, last.map_or(Some(0), |last| Some(last + 1)), "a queue is named when it has something");
+                assert_eq!(
+                    data,
+                    last.map_or(Some(0), |last| Some(last + 1)),
+                    "a queue is reported when it is not empty"
+                );
                 last = data;
                 seen.add(1);
             }

@@ -118,8 +118,8 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
     failed
 }
 
-/// When a member is closed at any time, each receive of the context ends once: it gets a message, it ends with the
-/// member that was receiving into it, or it remains available to the other members.
+/// When a member is closed at any time, each receive of the context ends once: it gets a message, it fails because the
+/// closed member was receiving into it, or it remains available to the other members.
 ///
 /// Requirements: CTX-008.
 pub fn receives_end_once_when_a_member_closes<F: Peers>() {
@@ -132,7 +132,7 @@ pub fn receives_end_once_when_a_member_closes<F: Peers>() {
         let shared = domain.shared_receive();
         let mut members = open_members(&fabric, &domain, &vector, &shared, round % 2 == 0);
         let sender = domain.endpoint().vector(&vector).bind(fabric.address()).expect("an endpoint");
-        let to = vector.insert(members.closes.as_ref().expect("it is open").address()).expect("an address");
+        let to = vector.insert(members.closes.as_ref().expect("the endpoint is open").address()).expect("an address");
         let turn = |members: &Members| {
             members.closes.iter().chain([&members.stays, &sender]).for_each(|endpoint| _ = endpoint.progress());
             fabric.tick();
@@ -175,10 +175,10 @@ pub fn receives_end_once_when_a_member_closes<F: Peers>() {
         members.read();
         cut_off += check_ends(&members.ends, round);
         if !safe.is_ready() {
-            assert!(safe.cancel(), "round {round}: it is in no endpoint's hands");
+            assert!(safe.cancel(), "round {round}: no endpoint is using the receive");
         }
-        drop(safe.take().expect("its end"));
+        drop(safe.take().expect("the result"));
         sends.into_iter().for_each(drop);
     }
-    println!("{cut_off} receives failed, {left} were left to the others");
+    println!("{cut_off} receives failed, {left} remained for the other members");
 }

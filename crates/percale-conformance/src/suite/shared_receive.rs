@@ -45,7 +45,7 @@ impl<F: Fabric> World<F> {
                 Some(builder.bind(fabric.address()).expect("an endpoint"))
             })
             .collect();
-        let address = |endpoint: &Option<Endpoint>| endpoint.as_ref().expect("it is open").address();
+        let address = |endpoint: &Option<Endpoint>| endpoint.as_ref().expect("the endpoint is open").address();
         let peers = endpoints.iter().map(|one| vector.insert(address(one)).expect("an address")).collect();
         Self { endpoints, peers, queues, shared, domain, fabric, _watchdog: Watchdog::new(what) }
     }
@@ -74,7 +74,7 @@ impl<F: Fabric> World<F> {
     /// Injects a message. If it is long, posts it and waits until it is accepted.
     fn send(&self, number: usize, to: usize, tag: Option<u64>, bytes: &[u8]) -> usize {
         let from = self.sender(number, to);
-        let endpoint = self.endpoints[from].as_ref().expect("it is open");
+        let endpoint = self.endpoints[from].as_ref().expect("the endpoint is open");
         while endpoint.inject_with(self.peers[to], bytes, tag, None).is_err() {
             self.turn();
         }
@@ -85,7 +85,8 @@ impl<F: Fabric> World<F> {
     /// endpoint itself.
     fn arrived(&self, from: usize, to: usize) {
         const BEHIND: u64 = 1 << 40;
-        let [sender, receiver] = [from, to].map(|number| self.endpoints[number].as_ref().expect("it is open"));
+        let [sender, receiver] =
+            [from, to].map(|number| self.endpoints[number].as_ref().expect("the endpoint is open"));
         let receiving = receiver.tagged_recv(BEHIND, 0, Vec::new()).start().expect("a receive");
         while sender.tagged_inject(self.peers[to], BEHIND, &[]).is_err() {
             self.turn();
@@ -95,7 +96,7 @@ impl<F: Fabric> World<F> {
 
     fn end(&self, receiving: SharedReceiving) -> Result<Received, OperationError> {
         self.until(|| receiving.is_ready());
-        receiving.take().expect("it is ready")
+        receiving.take().expect("the receive is ready")
     }
 }
 
@@ -122,7 +123,7 @@ pub fn messages_to_any_endpoint_use_shared_receives<F: Transport>() {
     // The target endpoint fetches a long message.
     for to in 0..SHARERS {
         let receiving = world.shared.recv(vec![0; F::BULK]).expect("a receive");
-        let from = world.endpoints[world.sender(1, to)].as_ref().expect("it is open");
+        let from = world.endpoints[world.sender(1, to)].as_ref().expect("the endpoint is open");
         let sending = from.send(world.peers[to], content(3, F::BULK)).start().expect("a send");
         same(&world.end(receiving).expect("a message").to_vec(), &content(3, F::BULK), "a long message");
         drop(sending);
@@ -140,20 +141,20 @@ pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
             let from = world.send(number, to, Some(number as u64), &content(number as u64, 60));
             world.arrived(from, to);
         }
-        // A receive for a tag skips the messages before it. The others follow in order.
+        // A receive for one tag skips earlier messages with other tags. The remaining messages are received in order.
         let sixth = world.shared.tagged_recv(6, 0, vec![0; 60]).expect("a receive");
         assert_eq!(world.end(sixth).expect("a message").tag, 6);
         for number in (0..12).filter(|number| *number != 6) {
             let receiving = world.shared.tagged_recv(0, !0, vec![0; 60]).expect("a receive");
             let got = world.end(receiving).expect("a message");
             assert_eq!(got.tag, number);
-            same(&got.to_vec(), &content(number, 60), "a message that came before");
+            same(&got.to_vec(), &content(number, 60), "a message that arrived earlier");
         }
     }
     // A receive of the endpoint itself has priority, and no other receive gets its message.
     world.send(0, 1, None, b"own");
     world.turns();
-    let one = world.endpoints[1].as_ref().expect("it is open");
+    let one = world.endpoints[1].as_ref().expect("the endpoint is open");
     let mut own = one.recv(vec![0; 8]).start().expect("a receive");
     let receiving = world.shared.recv(vec![0; 8]).expect("a receive");
     world.until(|| own.is_ready());
@@ -180,7 +181,7 @@ pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
                 None => world.shared.recv(vec![0; 100]).expect("a receive"),
             })
             .collect();
-        let endpoint = world.endpoints[0].as_ref().expect("it is open");
+        let endpoint = world.endpoints[0].as_ref().expect("the endpoint is open");
         let mut own = match tag {
             Some(tag) => endpoint.tagged_recv(tag, 0, vec![0; 100]).start().expect("a receive"),
             None => endpoint.recv(vec![0; 100]).start().expect("a receive"),
@@ -197,7 +198,7 @@ pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
     }
 }
 
-/// A message that the endpoint has received or claimed itself is not given to a shared receive, not even temporarily.
+/// A message that the endpoint has received or claimed itself never matches a shared receive, not even temporarily.
 /// Receives posted later get later messages in order.
 ///
 /// Requirements: CTX-007.
@@ -212,7 +213,7 @@ pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
                 from = world.send(0, 0, tag.map(|(tag, _)| tag), &content(number, 100));
             }
             world.arrived(from, 0);
-            let endpoint = world.endpoints[0].as_ref().expect("it is open");
+            let endpoint = world.endpoints[0].as_ref().expect("the endpoint is open");
             let any = PeerAddress::UNSPECIFIED;
             let done = || {
                 let mut entry = [Entry::default()];
@@ -234,12 +235,12 @@ pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
             let shared: Vec<_> = (0..2).map(|_| receive()).collect();
             for (number, receiving) in (1..).zip(shared) {
                 let got = world.end(receiving).expect("a message").to_vec();
-                same(&got, &content(number, 100), "a message that the endpoint did not take");
+                same(&got, &content(number, 100), "a message that no endpoint receive took");
             }
             if way.contains(OpFlags::CLAIM) {
                 let (segments, flags) = (Segments::one(target.segment()), OpFlags::CLAIM | OpFlags::COMPLETION);
                 let work = ReceiveWork { from: any, segments, tag, context, flags };
-                post_receive(endpoint, &work).expect("the message that was claimed");
+                post_receive(endpoint, &work).expect("the claimed message");
             }
             if !way.contains(OpFlags::DISCARD) {
                 done();
@@ -287,11 +288,11 @@ pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
     let world = World::<F>::new("canceled shared receive takes no message");
     let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
     assert!(first.cancel());
-    assert!(!first.cancel(), "it is cancelled already");
+    assert!(!first.cancel(), "the receive is already cancelled");
     drop(second);
     world.send(0, 1, None, b"third");
     assert_eq!(world.end(third).expect("a message").to_vec(), b"third");
-    let error = world.end(first).expect_err("it was cancelled");
+    let error = world.end(first).expect_err("the operation was cancelled");
     assert_eq!(error.errno(), ErrorCode::Canceled.errno());
     assert_eq!(error.into_buffer().expect("the buffer is returned").into_vec(), [7; 16]);
     // One of the endpoints reports the cancellation of a raw receive.
@@ -311,7 +312,7 @@ pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
     // Operations that report messages without receiving them cannot be shared.
     for flags in [OpFlags::PEEK, OpFlags::PEEK | OpFlags::CLAIM, OpFlags::CLAIM | OpFlags::DISCARD] {
         let work = ReceiveWork { from, segments, tag: None, context: 10, flags };
-        assert_eq!(post_shared(&world.shared, &work).expect_err("it is refused").errno(), 22);
+        assert_eq!(post_shared(&world.shared, &work).expect_err("the operation is rejected").errno(), 22);
     }
 }
 
@@ -350,7 +351,7 @@ pub fn a_multi_receive_buffer_is_shared<F: Transport>() {
         });
         assert_eq!(released, 1, "the buffer is released once");
         let first = *parts.first().expect("ten parts");
-        assert!(parts.iter().copied().eq((0..10).map(|part| first + part * 100)), "parts lie one behind the other");
+        assert!(parts.iter().copied().eq((0..10).map(|part| first + part * 100)), "the parts are contiguous");
         for number in 0..10 {
             same(&target.read()[number * 100..][..100], &content(number as u64, 100), "a part");
         }
@@ -392,9 +393,9 @@ pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
     // A receive that waits when all endpoints have been closed can still be cancelled.
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
     world.endpoints.clear();
-    assert!(!receiving.is_ready(), "others may join");
+    assert!(!receiving.is_ready(), "other endpoints may still join");
     assert!(receiving.cancel());
-    assert_eq!(receiving.take().expect("its end").expect_err("no message").errno(), ErrorCode::Canceled.errno());
+    assert_eq!(receiving.take().expect("the result").expect_err("no message").errno(), ErrorCode::Canceled.errno());
     assert_eq!(world.domain.transports().first().map(|kind| kind.name()), Some("loopback"));
 }
 
@@ -413,7 +414,7 @@ pub fn a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
     }
     let [gone, here] = [first, second].map(|peer| world.shared.recv_from(peer, None, vec![0; 8]).expect("a receive"));
     world.endpoints[SHARERS] = None;
-    assert_eq!(world.end(gone).expect_err("its peer was closed").errno(), ErrorCode::Closed.errno());
+    assert_eq!(world.end(gone).expect_err("the peer was closed").errno(), ErrorCode::Closed.errno());
     world.send(1, 2, None, b"here");
     assert_eq!(world.end(here).expect("a message").to_vec(), b"here");
 }
@@ -437,7 +438,7 @@ fn connected(
         }
         up += usize::from(matches!(called.read(), Some(Event::Connected { .. })));
     }
-    (client, server.expect("it was accepted"))
+    (client, server.expect("the connection was accepted"))
 }
 
 /// The first message of a connection arrives before there is a shared receive for it, and nothing else occurs on the
@@ -457,8 +458,8 @@ pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
             server.progress();
         };
         let sending = client.send(client.peer(), content(1, len)).start().expect("a send");
-        // It is followed by a message for a receive of the endpoint itself. When that message has arrived, the first
-        // has arrived too.
+        // A second message follows, for a receive of the endpoint itself. When the second message has arrived, the
+        // first has arrived too.
         let behind = server.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         while client.tagged_inject(client.peer(), 1, b"behind").is_err() {
             both();
@@ -470,7 +471,7 @@ pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
         while !receiving.is_ready() {
             both();
         }
-        let got = receiving.take().expect("it is ready").expect("a message");
+        let got = receiving.take().expect("the receive is ready").expect("a message");
         same(&got.to_vec(), &content(1, len), "the first message");
         drop(sending);
     }
@@ -491,7 +492,7 @@ pub fn connected_endpoints_share_receives<F: Peers + Real>() {
         while !receiving.is_ready() {
             all.iter().copied().flatten().for_each(|endpoint| _ = endpoint.progress());
         }
-        receiving.take().expect("it is ready").expect("a message").to_vec()
+        receiving.take().expect("the receive is ready").expect("a message").to_vec()
     };
     for round in 0..3 {
         let receives = [0, 1, 2].map(|_| shared.recv(vec![0; 64]).expect("a receive"));
@@ -541,7 +542,7 @@ pub fn threads_drive_endpoints_that_share_receives<F: Peers + Real>() {
             for slot in &mut waiting {
                 if slot.is_ready() {
                     let next = shared.recv(vec![0; 8]).expect("a receive");
-                    let got = std::mem::replace(slot, next).take().expect("it is ready").expect("a message");
+                    let got = std::mem::replace(slot, next).take().expect("the receive is ready").expect("a message");
                     let number = u64::from_ne_bytes(got.to_vec().try_into().expect("8 bytes"));
                     assert!(seen.insert(number), "{number} was received twice");
                     received.fetch_add(1, Ordering::Relaxed);

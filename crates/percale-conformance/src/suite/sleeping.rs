@@ -89,7 +89,7 @@ pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
         })
     };
     let taken = (0..sent).take_while(take).count();
-    println!("{}: {taken} of {sent} messages made room", F::NAME);
+    println!("{}: room was available after {taken} of {sent} messages were received", F::NAME);
     assert!(!mesh.endpoint(0).try_wait(), "there is room for the send that waits");
     assert!(mesh.finish(waiting).is_ok());
 }
@@ -137,7 +137,7 @@ pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("sleeping task progresses work posted later");
-    // Disable the timer that checks for silent peers, which would also wake the task after some seconds.
+    // Disable the timer that checks for silent peers, which would also wake the task after several seconds.
     let (a, b) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
         let (posted, all_posted) = std::sync::mpsc::channel();
@@ -207,7 +207,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         let after = taken();
         if F::NAME == "shm" {
             let turns = turns(&after).expect("a number") - turns(&before).expect("a number");
-            // A check may be scheduled twice if other tasks need the processor.
+            // A check may take two time slices if other tasks need the processor.
             let looks = since.elapsed().as_millis() as u64 / 100 + 1;
             assert!(turns <= 2 * looks, "the thread was scheduled {turns} times for {looks} checks");
         } else {
@@ -230,7 +230,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future that has no result yet until it no longer requests another poll. It then sleeps.
+/// Polls a future that has no result yet until it sleeps, which means that it no longer requests another poll.
 fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
     let waker = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
     while waker.woken.swap(false, Ordering::SeqCst) {

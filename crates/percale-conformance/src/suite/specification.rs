@@ -52,7 +52,7 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     }
 }
 
-/// Tests segments without bytes among others, segments that wrap around, and unknown rights.
+/// Segments that wrap around, an empty segment in a list of segments, and unknown rights are rejected.
 ///
 /// Requirements: MR-078, MR-079, MR-080.
 pub fn malformed_segments_are_not_registered<F: Fabric>() {
@@ -82,9 +82,9 @@ pub fn malformed_segments_are_not_registered<F: Fabric>() {
     }
     for bit in (0..64).map(|bit| 1 << bit).filter(|bit| Access::all().bits() & bit == 0) {
         let access = ALL | Access::from_bits_retain(bit);
-        let error = register(access, &[memory]).expect_err("a right that there is not");
+        let error = register(access, &[memory]).expect_err("an undefined access right");
         assert!(matches!(error, RegisterError::Access(which) if which == bit) && error.errno() == 260, "{error}");
-        domain.register(vec![0; 8], access).expect_err("a right that there is not");
+        domain.register(vec![0; 8], access).expect_err("an undefined access right");
     }
 }
 
@@ -113,8 +113,11 @@ pub fn reused_key_refers_to_the_current_region<F: Transport>() {
         assert_eq!(code(read(beyond)), ErrorCode::Denied, "the length of the closed region");
         let add = mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), short.remote().at(0..8), 1_u64));
         assert_eq!(code(add), ErrorCode::Denied);
-        assert!(short.close().expect("no access is in progress").into_vec() == [200; 64], "written to");
-        assert!(closed.into_vec() == vec![round; LEN], "written to after it was closed");
+        assert!(
+            short.close().expect("no access is in progress").into_vec() == [200; 64],
+            "the memory of the short region was written"
+        );
+        assert!(closed.into_vec() == vec![round; LEN], "the memory was written after its region was closed");
     }
 }
 
@@ -141,7 +144,7 @@ pub fn atomic_operation_requires_equal_element_counts<F: Transport>() {
                 flags: OpFlags::COMPLETION,
             };
             // SAFETY: `Memory` is never freed.
-            let error = unsafe { mesh.endpoint(0).post_atomic(&work) }.expect_err("not as many");
+            let error = unsafe { mesh.endpoint(0).post_atomic(&work) }.expect_err("the element counts differ");
             assert_eq!(error.errno(), libc::EINVAL, "{here} bytes here, {there} there: {error}");
         }
     }
@@ -191,7 +194,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
                 counts(&mesh, counter, written);
             }
             region.count(&counters[2]).expect("a third");
-            region.count(&counters[2]).expect("it is there");
+            region.count(&counters[2]).expect("the counter may be attached twice");
             let first = written;
             for _ in 0..2 {
                 written += write_all(&mesh, region.remote());
@@ -233,7 +236,7 @@ pub fn counter_can_be_bound_after_peers_accessed_the_region<F: Fabric>() {
             counts(&mesh, &counter, written);
             let mut there = vec![0; LEN];
             region.read(8, &mut there[8..]);
-            same(&there[8..], &content(1, LEN)[8..], "what was written");
+            same(&there[8..], &content(1, LEN)[8..], "the written data");
             region.close().expect("no access is in progress");
         }
     }
@@ -248,8 +251,8 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> TestEndpoint {
     TestEndpoint { endpoint, vector, domain: domain.clone() }
 }
 
-/// Accesses through an endpoint that does not count for regions are not counted. Those through another endpoint of the
-/// domain are.
+/// The counters of a region do not count accesses through an endpoint with `region_counters(false)`. They count
+/// accesses through another endpoint of the domain.
 ///
 /// Requirements: BIND-023.
 pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
@@ -293,7 +296,7 @@ pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
         let (begins, is_reached) = (mesh.endpoint(0), mesh.endpoint(1));
         for (at, kind) in [Counted::SENDS, Counted::READS, Counted::WRITES].into_iter().enumerate() {
             begins.count(kind, &counters[at]).expect("a counter");
-            let taken = begins.count(kind | Counted::all(), &counters[at]).expect_err("it has one");
+            let taken = begins.count(kind | Counted::all(), &counters[at]).expect_err("a counter is already attached");
             assert!(matches!(taken, PostError::HasCounter(_)) && taken.errno() == libc::EINVAL, "{taken}");
         }
         for (at, kind) in [Counted::RECEIVES, Counted::REMOTE_READS, Counted::REMOTE_WRITES].into_iter().enumerate() {
@@ -333,7 +336,7 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
         trigger.add(1);
         assert_eq!(count.value(), 1, "not started at {threshold:#x}");
         domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
-        assert_eq!(count.value(), 2, "reached already");
+        assert_eq!(count.value(), 2, "the threshold is already reached");
         trigger.set(threshold - 1);
         domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
         assert_eq!(count.value(), 2);
@@ -350,7 +353,7 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
         assert!(!send.is_ready());
         trigger.add(1);
         mesh.done(received);
-        mesh.finish(send).expect("it began");
+        mesh.finish(send).expect("the operation started");
     }
 }
 
@@ -367,6 +370,6 @@ pub fn vector_names_are_scoped_by_domain_name<F: Transport>() {
     assert!(vector("other").read_only().build().is_err(), "another domain's vector was found");
     let other = vector("other").build().expect("a vector");
     assert_eq!(other.insert("127.0.0.1:7001").expect("an address"), PeerAddress(0));
-    let same = vector("one").read_only().build().expect("it is there");
+    let same = vector("one").read_only().build().expect("the vector exists");
     assert_eq!(same.lookup(PeerAddress(0)).map(|address| address.port()), Some(7000));
 }

@@ -118,7 +118,7 @@ pub fn a_cancelled_receive_takes_nothing<F: Transport>() {
             };
             let (first, second) = (mesh.receive(1, receive(cancelled)), mesh.receive(1, receive(kept)));
             assert!(mesh.endpoint(1).cancel(first));
-            assert!(!mesh.endpoint(1).cancel(first), "it is cancelled once");
+            assert!(!mesh.endpoint(1).cancel(first), "an operation is cancelled only once");
             let error = mesh.failed(first);
             assert_eq!((error.error, error.errno()), (ErrorCode::Canceled, libc::ECANCELED));
             let mut send = Send::of(Memory::content(1, len));
@@ -130,7 +130,7 @@ pub fn a_cancelled_receive_takes_nothing<F: Transport>() {
             assert!(cancelled.read().iter().all(|&byte| byte == 0xEE), "a cancelled buffer is left alone");
         }
     }
-    assert!(!mesh.endpoint(1).cancel(u64::MAX - 7), "nothing has this context");
+    assert!(!mesh.endpoint(1).cancel(u64::MAX - 7), "no operation has this context");
 }
 
 /// Cancelling a receive that has already been matched has no effect.

@@ -9,7 +9,7 @@ use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// No message is sent below the threshold. Its contents are those of the buffer when the threshold is reached.
+/// A message is sent only when the counter reaches the threshold, with the contents of the buffer at that time.
 ///
 /// Requirements: TRIG-006, TRIG-007, TRIG-017.
 pub fn a_send_waits_for_its_counter<F: Transport>() {
@@ -34,7 +34,7 @@ pub fn a_send_waits_for_its_counter<F: Transport>() {
 }
 
 /// Operations start in the order of their thresholds, and in posting order if the thresholds are equal. This also holds
-/// if one increment reaches all of them.
+/// if one increment reaches all thresholds.
 ///
 /// Requirements: TRIG-009, TRIG-010, TRIG-011.
 pub fn due_operations_start_in_threshold_order<F: Transport>() {
@@ -191,7 +191,7 @@ pub fn a_cancelled_triggered_operation_never_begins<F: Transport>() {
     let waiting = |byte: u8| mesh.when(0, mesh.sending(1, Send::of(Memory::of(&[byte; 8]))), &counter, 1);
     let (first, second, third) = (waiting(1), waiting(2), waiting(3));
     assert!(mesh.endpoint(0).cancel(second));
-    assert!(!mesh.endpoint(0).cancel(second), "it is cancelled once");
+    assert!(!mesh.endpoint(0).cancel(second), "an operation is cancelled only once");
     let error = mesh.failed(second);
     assert_eq!(error.error, ErrorCode::Canceled);
     assert!(error.entry.flags.contains(CompletionFlags::SEND));
@@ -280,11 +280,11 @@ pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
     let endpoint = mesh.endpoint(1);
     for _ in 0..3 {
         let counter = Counter::new();
-        let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("it waits");
-        let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("it waits");
+        let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("the operation waits");
+        let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("the operation waits");
         drop(counter);
         for (mut waits, len) in [(receive, 64), (again, 32)] {
-            let error = waits.wait().expect_err("nothing begins it");
+            let error = waits.wait().expect_err("no counter can start the operation");
             assert_eq!(error.errno(), ErrorCode::Canceled.errno());
             assert_eq!(error.into_buffer().expect("the buffer is returned").len(), len);
         }

@@ -205,14 +205,14 @@ impl<F: Fabric> Run<F> {
     /// Checks that all started messages arrive in order, and no other messages.
     fn compare(&mut self) {
         while let Some(number) = self.model.sent.pop_front() {
-            let (context, memory) = self.receives.pop_front().expect("there are enough");
+            let (context, memory) = self.receives.pop_front().expect("a posted receive");
             self.mesh.done(context);
             let came = u64::from_ne_bytes(memory.read().try_into().expect("8 bytes"));
             assert_eq!(came, number, "another message was sent");
             self.receive();
         }
         self.mesh.turns(2);
-        let first = self.receives.front().expect("there are enough").0;
+        let first = self.receives.front().expect("a posted receive").0;
         assert!(self.mesh.take(first).is_none(), "a message that should wait was sent");
         for (counter, value) in self.counters.iter().zip(self.model.values) {
             assert_eq!(counter.value(), value);

@@ -45,8 +45,8 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     };
     assert_eq!(message.expect("a message").len, 8);
     drop(receiving);
-    counter.wait(1, None).expect("it was counted");
-    set.wait(None).expect("it was counted");
+    counter.wait(1, None).expect("the message was counted");
+    set.wait(None).expect("the message was counted");
     // Any waiting thread can drive a shared endpoint. A wait is also permitted if there is no endpoint.
     let shared = endpoint.share().expect("descriptors");
     let receiving = shared.recv(vec![0; 8]).start().expect("a receive");
@@ -54,7 +54,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     counter.wait(2, None).expect("the wait drives the endpoint");
     drop(receiving);
     drop(shared);
-    let error = counter.wait(9, Some(Duration::from_millis(1))).expect_err("there is none");
+    let error = counter.wait(9, Some(Duration::from_millis(1))).expect_err("no endpoint drives the counter");
     assert_eq!(error.errno(), libc::ETIMEDOUT);
 }
 

@@ -65,12 +65,12 @@ pub fn read_only_named_vector_can_be_used_to_send<F: Peers>() {
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
     let domain = &mesh.test_endpoint(0).domain;
     let writer = domain.address_vector().name(&name).build().expect("a named vector");
-    let reader = domain.address_vector().name(&name).read_only().build().expect("it is there");
+    let reader = domain.address_vector().name(&name).read_only().build().expect("the vector exists");
     let endpoint = with(&mesh, &reader);
     let peer = writer.insert(mesh.endpoint(1).address()).expect("room");
     says(&mesh, &endpoint, peer);
-    assert_eq!(reader.insert("10.0.0.1:1").expect_err("it only reads").errno(), libc::EACCES);
-    assert_eq!(reader.remove(peer).expect_err("it only reads").errno(), libc::EACCES);
+    assert_eq!(reader.insert("10.0.0.1:1").expect_err("the vector is read-only").errno(), libc::EACCES);
+    assert_eq!(reader.remove(peer).expect_err("the vector is read-only").errno(), libc::EACCES);
     says(&mesh, &endpoint, peer);
 }
 
@@ -102,7 +102,7 @@ pub fn send_to_a_peer_of_a_range_succeeds<F: Peers>() {
     let endpoint = with(&mesh, &vector);
     says(&mesh, &endpoint, peer);
     // The peer is removed from the range, and inserted again at the same position.
-    vector.remove(peer).expect("it is there");
+    vector.remove(peer).expect("the peer is in the vector");
     assert!(matches!(endpoint.inject(peer, b"nobody"), Err(PostError::UnknownPeer(_))));
     assert_eq!(vector.insert(to), Ok(peer));
     says(&mesh, &endpoint, peer);
@@ -137,7 +137,7 @@ pub fn send_to_removed_peer_fails<F: Peers>() {
     for _ in 0..3 {
         let peer = vector.insert(to).expect("room");
         says(&mesh, &endpoint, peer);
-        vector.remove(peer).expect("it is there");
+        vector.remove(peer).expect("the peer is in the vector");
         assert_eq!(vector.lookup(peer), None);
         let refused = endpoint.inject(peer, b"nobody");
         assert!(matches!(refused, Err(PostError::UnknownPeer(number)) if number == peer.0), "{refused:?}");

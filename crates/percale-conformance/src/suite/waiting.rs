@@ -73,7 +73,8 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
     }
 }
 
-/// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends when it should.
+/// A wait for a counter or a queue drives the shared endpoints that report to it. A wait for a counter ends when the
+/// counter reaches the value, when an operation fails, or when the timeout expires.
 ///
 /// Requirements: CMP-013, CMP-016.
 pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
@@ -109,10 +110,10 @@ pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
     let errors = counter.read_error();
     std::thread::scope(|scope| {
         scope.spawn(|| a.send(PEER, "too long").wait().expect("the send"));
-        let error = counter.wait_since(1_000_000, errors, None).expect_err("it is cut off");
+        let error = counter.wait_since(1_000_000, errors, None).expect_err("the message is truncated");
         assert_eq!((error.errno(), counter.read_error()), (259, errors + 1));
     });
-    receiving.wait().expect_err("it is cut off");
+    receiving.wait().expect_err("the message is truncated");
 }
 
 /// Only the two blocked threads make progress.
@@ -142,7 +143,7 @@ pub fn blocking_calls_make_progress<F: Peers + Real>() {
     });
 }
 
-/// Futures in a single-threaded runtime yield to others while they wait.
+/// Futures in a single-threaded runtime yield to other tasks while they wait.
 pub fn futures_work_with_tokio<F: Real>() {
     let mesh = Mesh::<F>::new(2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -223,7 +224,7 @@ pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
         let second = scope.spawn(move || half(&other));
         half(&a);
         second.join().expect("ten messages");
-        counter.wait(22, None).expect("they are counted");
+        counter.wait(22, None).expect("all messages are counted");
         a.send(PEER, "end").wait().expect("the end");
     });
 }
@@ -268,7 +269,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
         });
         barrier.wait();
         std::thread::sleep(Duration::from_millis(5));
-        a.send(PEER, content(1, 3 * F::BULK)).delivered().wait().expect("it is delivered without calls");
+        a.send(PEER, content(1, 3 * F::BULK)).delivered().wait().expect("the message is delivered without calls");
         done.wait();
     });
     let domain = F::new(1).domain(|domain| domain.progress(Progress::Automatic));

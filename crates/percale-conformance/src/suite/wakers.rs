@@ -19,7 +19,7 @@ use crate::memory::content;
 use crate::watchdog::Watchdog;
 
 thread_local! {
-    /// The function that wakers of this thread call when they are woken or dropped.
+    /// The function that wakers call when they are called or dropped in this thread.
     static CALL: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
@@ -43,7 +43,7 @@ fn while_wakers(each: Rc<dyn Fn()>, run: impl FnOnce()) {
     assert!(CALLED.load(Ordering::SeqCst) > before, "no waker of this thread was called or dropped");
 }
 
-/// A waker that calls the function when it is woken and when it is dropped.
+/// A waker that calls the function whenever it is called or dropped.
 struct Busy;
 
 impl Wake for Busy {
@@ -108,7 +108,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
         polled(&mut cancelled, &busy());
         while_wakers(Rc::clone(&doing), || {
             assert!(cancelled.cancel());
-            cancelled.wait().expect_err("it was cancelled");
+            cancelled.wait().expect_err("the operation was cancelled");
         });
     }
 }
@@ -173,19 +173,20 @@ fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return result;
         }
-        woken.recv_timeout(Duration::from_secs(60)).expect("its waker is called");
+        woken.recv_timeout(Duration::from_secs(60)).expect("the waker is called");
     }
 }
 
 /// A waker that panics in the thread that wakes tasks does not stop other tasks of the process.
 pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("a waker that panics stops no other task");
+    let _watchdog = Watchdog::new("a waker that panics does not stop other tasks");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     let panics = Arc::new(PanicsElsewhere(std::thread::current().id(), AtomicBool::new(false)));
     let mut first = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
     polled(&mut first, &Waker::from(Arc::clone(&panics)));
     while !panics.1.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1)); // It may occasionally be woken without a reason.
+        // No message is needed, because wakers are occasionally called spuriously.
+        std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::scope(|scope| {
         for round in 0..5 {
@@ -201,7 +202,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
 
 /// A future that ends or is dropped also drops its waker, regardless of what its endpoint does later.
 pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
-    let _watchdog = Watchdog::new("futures that are dropped leave no waker");
+    let _watchdog = Watchdog::new("futures that are dropped also drop their wakers");
     let (_a, b) = two::<F>();
     let counts = Arc::new(PanicsElsewhere(std::thread::current().id(), AtomicBool::new(false)));
     for _ in 0..200 {
@@ -219,7 +220,7 @@ pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
     let mut cancelled = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
     polled(&mut cancelled, &waker);
     assert!(cancelled.cancel());
-    cancelled.wait().expect_err("it was cancelled");
+    cancelled.wait().expect_err("the operation was cancelled");
     drop(waker);
     while Arc::strong_count(&counts) > 1 {
         std::thread::sleep(Duration::from_millis(1));
@@ -255,7 +256,7 @@ pub fn wakers_of_shared_receives_may_use_the_context<F: Real>() {
                 endpoint.progress();
             }
         });
-        let Poll::Ready(got) = poll(&mut receiving, Waker::noop()) else { panic!("it is ready") };
+        let Poll::Ready(got) = poll(&mut receiving, Waker::noop()) else { panic!("the receive is ready") };
         assert_eq!(got.expect("a message").to_vec(), content(1, 8));
         let mut receiving = shared.tagged_recv(1, 0, vec![0; 8]).expect("a receive");
         assert!(poll(&mut receiving, &busy()).is_pending());

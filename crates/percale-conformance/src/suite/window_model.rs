@@ -1,8 +1,8 @@
 //! Random operations on regions, windows, keys and endpoints, compared with a simple model.
 //!
 //! The model contains the access that each key permits, the users of each key, and every byte. Endpoint 1 owns the
-//! memory. The users are endpoints 0 and 2, and an endpoint of the owner's domain that sends to itself. This endpoint
-//! is sometimes closed and opened again.
+//! memory. The users are endpoints 0 and 2, and an endpoint of the owner's domain that sends to itself. The latter is
+//! sometimes closed and opened again.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ struct Model<'m, F: Fabric> {
     windows: Vec<Option<Window>>,
     /// The valid keys.
     keys: BTreeMap<u64, KeyAccess>,
-    /// Memory descriptions that were once valid, or never were.
+    /// The memory descriptions of all keys so far. Many of the keys are no longer valid.
     names: Vec<RemoteMemory>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -57,7 +57,7 @@ struct Model<'m, F: Fabric> {
 fn outcome<R>(result: Result<R, OperationError>) -> Result<R, ErrorCode> {
     result.map_err(|error| match error.cause() {
         Cause::Completion(error) => error.error,
-        other => panic!("it should have been posted: {other}"),
+        other => panic!("the operation should have been posted: {other}"),
     })
 }
 
@@ -87,7 +87,7 @@ impl<F: Fabric> Model<'_, F> {
                 self.keys.retain(|_, given| given.key_user != Some(INNER));
             }
             Err(error) => {
-                assert!(bound && self.two == TypeTwo::A, "held by nothing");
+                assert!(bound && self.two == TypeTwo::A, "closing failed although no window is bound");
                 self.inner = Some((error.into_inner(), me));
             }
         }
@@ -131,7 +131,7 @@ impl<F: Fabric> Model<'_, F> {
                 self.keys.remove(&key);
             }
             Err(CloseError::Windows(region)) => {
-                assert!(bound, "held by nothing");
+                assert!(bound, "closing failed although no window is bound");
                 self.regions[at] = Some((region, bytes));
             }
             Err(other) => panic!("closing failed although no access is in progress: {other}"),
@@ -244,11 +244,11 @@ impl<F: Fabric> Model<'_, F> {
         window
     }
 
-    /// Returns a random key that is valid, was once valid, or never was.
+    /// Returns a random key, which may be valid, no longer valid, or never valid so far.
     fn some_key(&mut self) -> u64 {
         let live = self.keys.len();
         match self.random.below(4) {
-            0 | 1 if live > 0 => *self.keys.keys().nth(self.random.below(live)).expect("one of them"),
+            0 | 1 if live > 0 => *self.keys.keys().nth(self.random.below(live)).expect("a valid key"),
             2 if !self.names.is_empty() => self.names[self.random.below(self.names.len())].key,
             _ => self.names.last().map_or(0, |name| name.key ^ 1 << self.random.below(40)),
         }
@@ -299,7 +299,7 @@ impl<F: Fabric> Model<'_, F> {
             }
         };
         let result = outcome(result);
-        assert_eq!(result, wanted, "invalidation of {key:#x} (by peer: {by_peer}), which gives {given:?}");
+        assert_eq!(result, wanted, "invalidation of {key:#x} (by peer: {by_peer}); the model has {given:?}");
         if result.is_ok() {
             self.keys.remove(&key);
         }
@@ -358,7 +358,7 @@ impl<F: Fabric> Model<'_, F> {
             1 => end!(endpoint.write(peer, bytes.clone(), name)).map(Buffer::into_vec),
             _ => end!(endpoint.fetch_add(peer, name, 3_u64)).map(|before| before.to_ne_bytes().to_vec()),
         };
-        let what = format!("access {kind} by {key_user} of {name:?}, which gives {given:?}");
+        let what = format!("access {kind} by {key_user} of {name:?}; the model has {given:?}");
         match wanted {
             Err(code) => assert_eq!(result.map(drop), Err(code), "{what}"),
             Ok(given) => {

@@ -1,5 +1,5 @@
-//! Windows and endpoints: the endpoints through which a key is valid, how a key ends when an endpoint closes, and how
-//! peers return a key.
+//! Windows and endpoints: the endpoints through which a key is valid, windows of closed endpoints, and messages of
+//! peers that invalidate a key.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
     }
 }
 
-/// A window of type 2 is bound with a chosen key byte, never to an empty range, and not twice. It is invalidated once,
-/// and bound again.
+/// The owner chooses the key byte of a bind of a type 2 window. A bind to an empty range, a bind of a bound window, and
+/// a second invalidation of a key are rejected. After an invalidation, the window can be bound again.
 ///
 /// Requirements: MW-035, MW-036, MW-037, MW-043, MW-046.
 pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
@@ -66,7 +66,7 @@ pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
             let again = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, byte ^ 1));
             assert_eq!((again, user_reads(&mesh, name)), (Err(ErrorCode::Busy), bytes(8..18)));
             assert_eq!(invalidate(&mesh, name.key ^ 1), Err(ErrorCode::KeyRejected));
-            invalidate(&mesh, name.key).expect("it is bound");
+            invalidate(&mesh, name.key).expect("the window is bound");
             assert_eq!(user_reads(&mesh, name), REFUSED);
             assert_eq!(invalidate(&mesh, name.key), Err(ErrorCode::KeyRejected));
         }
@@ -97,15 +97,15 @@ pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
                 assert_eq!(reads(&mesh, mesh.endpoint(2), mesh.peer(1), name), REFUSED);
                 let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
                 assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
-                // The owner invalidates it for another peer.
+                // The owner invalidates the key for another peer.
                 let other = mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(2), name.key));
                 assert_eq!(code(other), ErrorCode::Denied);
                 assert_eq!(window.state(), WindowState::Bound(name.key));
                 // The owner uses the key itself.
                 assert_eq!(reads(&mesh, mesh.endpoint(1), mesh.peer(1), name), REFUSED);
             }
-            assert_eq!(user_reads(&mesh, name), bytes(0..8), "it is as it was");
-            invalidate(&mesh, name.key).expect("it is bound");
+            assert_eq!(user_reads(&mesh, name), bytes(0..8), "the window is unchanged");
+            invalidate(&mesh, name.key).expect("the window is bound");
         }
     }
 }
@@ -126,14 +126,14 @@ pub fn bound_type_2a_window_prevents_endpoint_close<F: Fabric>() {
                 let Err(error) = endpoint.close() else { panic!("closed with a bound 2A window") };
                 let endpoint = error.into_inner();
                 assert_eq!(
-                    endpoint.read(me, name, vec![0; 8]).wait().expect("it works on").into_vec(),
+                    endpoint.read(me, name, vec![0; 8]).wait().expect("the endpoint still works").into_vec(),
                     bytes(0..8).unwrap()
                 );
-                endpoint.invalidate(me, name.key).wait().expect("it is bound");
-                endpoint.close().expect("nothing is bound through it");
+                endpoint.invalidate(me, name.key).wait().expect("the window is bound");
+                endpoint.close().expect("no window is bound through the endpoint");
             } else {
                 let address = endpoint.address();
-                endpoint.close().expect("a 2B window does not hold it");
+                endpoint.close().expect("a 2B window does not keep the endpoint open");
                 assert_eq!(window.state(), WindowState::Unbound);
                 // A later endpoint at the same address cannot use its windows.
                 let vector = domain.address_vector().build().expect("a vector");
@@ -199,7 +199,7 @@ pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
                 assert_eq!(code(mesh.finish(again)), ErrorCode::KeyRejected);
                 assert!(!receive.is_ready(), "a refused message was delivered");
                 assert!(receive.cancel());
-                mesh.finish(receive).expect_err("it was cancelled");
+                mesh.finish(receive).expect_err("the operation was cancelled");
             }
         }
         // The completion of a message without a key reports that no key was invalidated.
@@ -227,7 +227,7 @@ pub fn binds_keep_their_place_among_messages<F: Fabric>() {
         let send = owner.send(mesh.peer(0), bound.to_bytes().to_vec()).start().expect("room");
         let name = mesh.finish(receive).expect("the key").to_vec();
         let name = RemoteMemory::from_bytes(&name).expect("a name");
-        assert_eq!(user_reads(&mesh, name), bytes(16..24), "whoever has the key can use it");
+        assert_eq!(user_reads(&mesh, name), bytes(16..24), "a peer that has the key can use it");
         assert_eq!(mesh.finish(bind).expect("the bind"), name);
         mesh.finish(send).expect("the send");
         // Invalidate the window and bind it again, without waiting in between.
@@ -240,7 +240,7 @@ pub fn binds_keep_their_place_among_messages<F: Fabric>() {
         mesh.finish(ended).expect("no access is in progress");
         let next = mesh.finish(next).expect("the next bind");
         assert_eq!((user_reads(&mesh, name), user_reads(&mesh, next)), (REFUSED, bytes(24..32)));
-        invalidate(&mesh, next.key).expect("it is bound");
+        invalidate(&mesh, next.key).expect("the window is bound");
     }
 }
 
@@ -258,7 +258,8 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
             let name = bind(&mesh, &window, &region, how(0..len, WindowAccess::WRITE, round)).expect("a bind");
             let write = |fill| user.write(peer, vec![fill; len as usize], name).start().expect("room");
             if round % 2 == 0 {
-                mesh.finish(write(1)).expect("it is bound"); // The user may access it directly from the next access on.
+                // The user may access the window directly from the next access on.
+                mesh.finish(write(1)).expect("the window is bound");
             }
             let writes: Vec<_> = (10..40).map(write).collect();
             mesh.turns(usize::from(round));
@@ -315,7 +316,7 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
         if F::NAME == "verbs" {
             let owner = mesh.endpoint(1).describe_peers();
             let by_device = |how: &str| how.contains("and 2 windows (");
-            assert!(owner.iter().any(|(_, how)| by_device(how)), "not by the device's windows: {owner:?}");
+            assert!(owner.iter().any(|(_, how)| by_device(how)), "the device's windows were not used: {owner:?}");
         }
     }
 }
@@ -332,7 +333,7 @@ fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     })
 }
 
-/// Drives only the user until `done` returns true, for at most this time. Returns whether it did.
+/// Drives only the user until `done` returns true, for at most this time. Returns the last result of `done`.
 fn during_one<F: Fabric>(mesh: &Mesh<F>, time: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begun = std::time::Instant::now();
     while !done() && begun.elapsed() < time {

@@ -110,7 +110,7 @@ pub fn window_handle_reports_its_state<F: Fabric>() {
         let domain = &mesh.test_endpoint(1).domain;
         assert_eq!(domain.type_two(), two);
         let other = WindowType::from(if two == TypeTwo::A { TypeTwo::B } else { TypeTwo::A });
-        assert_eq!(domain.window(other).expect_err("the domain has the other"), WindowError::NoSuchType(other));
+        assert_eq!(domain.window(other).expect_err("the domain uses the other type"), WindowError::NoSuchType(other));
         for region in regions(&mesh, Access::empty()) {
             for kind in [WindowType::One, two.into()] {
                 let mut window = domain.window(kind).expect("a window");
@@ -127,7 +127,7 @@ pub fn window_handle_reports_its_state<F: Fabric>() {
                     assert_eq!(window.state(), WindowState::Bound(name.key));
                     assert_eq!((window.key(), user_reads(&mesh, name)), (name.key, bytes(0..8)));
                     if kind != WindowType::One {
-                        invalidate(&mesh, name.key).expect("it is bound");
+                        invalidate(&mesh, name.key).expect("the window is bound");
                         assert_eq!(window.state(), WindowState::Unbound);
                     }
                 }
@@ -294,7 +294,7 @@ pub fn window_access_is_limited_to_its_range<F: Fabric>() {
             {
                 assert_eq!(window.bind(&region, start..end, WindowAccess::READ), Err(WindowError::Range));
             }
-            assert_eq!(window.state(), WindowState::Bound(key), "as it was");
+            assert_eq!(window.state(), WindowState::Bound(key), "the binding is unchanged");
             same(&bytes_of(&region), &content(1, LEN), "nothing was written");
         }
     }
@@ -326,9 +326,9 @@ pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
             assert_eq!(user_reads(&mesh, region.remote().at(0..9)), bytes(0..9), "the region");
         };
         all_but(&[], &names);
-        invalidate(&mesh, names[4].key).expect("it is bound");
+        invalidate(&mesh, names[4].key).expect("the window is bound");
         all_but(&[4], &names);
-        ones[1].bind(&region, 0..0, WindowAccess::empty()).expect("it is unbound");
+        ones[1].bind(&region, 0..0, WindowAccess::empty()).expect("an empty range unbinds the window");
         all_but(&[1, 4], &names);
         names[1] = ones[1].bind(&region, 7000..7010, WindowAccess::READ).expect("a bind");
         names[4] = bind(&mesh, &twos[1], &region, how(8000..8010, WindowAccess::READ, 7)).expect("a bind");
@@ -355,7 +355,7 @@ pub fn each_window_type_has_separate_operations<F: Fabric>() {
         let send = mesh.endpoint(0).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
         assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
         assert!(!receive.is_ready(), "a refused message was delivered");
-        assert_eq!(user_reads(&mesh, name), bytes(0..8), "it is as it was");
+        assert_eq!(user_reads(&mesh, name), bytes(0..8), "the window is unchanged");
     }
 }
 
@@ -377,13 +377,13 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
         };
         let context = mesh.context();
         let name = owner.post_bind(user, &window, &region, &bind, context, OpFlags::COMPLETION).expect("room");
-        let entry = only_the_owner(context).expect("it is bound");
+        let entry = only_the_owner(context).expect("the window is bound");
         assert_eq!((entry.flags, entry.data), (percale::CompletionFlags::BIND, name.key));
         assert_eq!(user_reads(&mesh, name), bytes(0..8));
         // An error is reported even if the operation requests no completion.
         let silent = mesh.context();
         owner.post_bind(user, &window, &region, &bind, silent, OpFlags::empty()).expect("room");
-        assert_eq!(only_the_owner(silent).expect_err("it is bound").error, ErrorCode::Busy);
+        assert_eq!(only_the_owner(silent).expect_err("the window is bound").error, ErrorCode::Busy);
         let context = mesh.context();
         owner.post_invalidate(user, name.key, context, OpFlags::COMPLETION).expect("room");
         let entry = only_the_owner(context).expect("no access is in progress");
@@ -413,7 +413,7 @@ pub fn rebind_invalidates_the_old_key<F: Fabric>() {
             let again = window.bind(&region, 30..40, WindowAccess::READ).expect("a bind");
             assert_eq!(user_reads(&mesh, again), bytes(30..40));
             assert_eq!(user_reads(&mesh, name), REFUSED);
-            window.bind(&region, 50..50, WindowAccess::READ).expect("no bytes unbind");
+            window.bind(&region, 50..50, WindowAccess::READ).expect("an empty range unbinds the window");
             assert_eq!((window.state(), user_reads(&mesh, again)), (WindowState::Unbound, REFUSED));
             region.close().expect("nothing is bound");
             old.extend([name, again]);

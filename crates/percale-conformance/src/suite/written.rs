@@ -13,7 +13,7 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
     std::array::from_fn(|_| mesh.test_endpoint(0).domain.variable())
 }
 
-/// No message is sent before the variable is written. Its contents are those of the buffer at that time.
+/// A message is sent only when the variable is written, with the contents of the buffer at that time.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-019.
 pub fn a_send_waits_for_its_variable<F: Transport>() {
@@ -105,7 +105,8 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     assert!(into.read() == content(1, 64) && fetched.read() == [3; 32] && old.read() == [3; 8]);
 }
 
-/// The other operations start as if the cancelled one had not been posted, and closing the endpoint does not hang.
+/// An operation that waits for a variable is cancelled. The operations posted before and after it start as if it had
+/// not been posted, and closing the endpoint does not hang.
 ///
 /// Requirements: XPU-017.
 pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
@@ -116,7 +117,7 @@ pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
     let (one, two, three) = (waiting(1, &first), waiting(2, &second), waiting(3, &third));
     waiting(4, &never);
     assert!(mesh.endpoint(0).cancel(one));
-    assert!(!mesh.endpoint(0).cancel(one), "it is cancelled once");
+    assert!(!mesh.endpoint(0).cancel(one), "an operation is cancelled only once");
     assert_eq!(mesh.failed(one).error, ErrorCode::Canceled);
     let receives: Vec<_> = (0..3).map(|_| Memory::blank(8)).collect();
     let received: Vec<_> = receives.iter().map(|memory| mesh.receive(1, Receive::into(*memory))).collect();
@@ -140,10 +141,10 @@ pub fn a_store_of_another_thread_ends_a_wait<F: Transport>() {
         let counter = Counter::new();
         let received = mesh.receive(1, Receive::into(Memory::blank(64)));
         let send = mesh.endpoint(0).send(mesh.peer(1), vec![1; 64]).when_written(&variable);
-        let mut send = send.counting(&counter).start().expect("it waits");
+        let mut send = send.counting(&counter).start().expect("the operation waits");
         let dropped =
             mesh.endpoint(0).send(mesh.peer(1), vec![2; 64]).when_written(&mesh.test_endpoint(0).domain.variable());
-        drop(dropped.start().expect("it waits"));
+        drop(dropped.start().expect("the operation waits"));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(pause));

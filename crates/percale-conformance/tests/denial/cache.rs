@@ -83,14 +83,17 @@ pub(crate) fn cache() {
                 Ok(used) => {
                     let (made, now) = (used.local_key(), EPOCH.load(Ordering::SeqCst));
                     lane.end(used);
-                    assert!(made >= now, "a registration of {made} is served for what was mapped at {now}");
+                    assert!(
+                        made >= now,
+                        "the registration of epoch {made} is returned for memory mapped in epoch {now}"
+                    );
                 }
                 Err(error) => return print_line(&format!("error {error}")),
             }
         }
         if round % 2 == 0 {
             // SAFETY: the mapping belongs to this test, which does not access it any more.
-            unsafe { munmap(start, len) }.expect("an end of the mapping");
+            unsafe { munmap(start, len) }.expect("the mapping can be removed");
         }
         EPOCH.fetch_add(1, Ordering::SeqCst);
         map(start);
@@ -141,8 +144,10 @@ fn cache_with_denied_call_is_never_stale_and_names_the_call() {
 /// Requirements: FLT-013.
 #[test]
 fn cache_at_address_space_limit_is_never_stale() {
-    let _watchdog =
-        Watchdog::within("a cache that may map no more", Duration::from_secs(if long() { 1800 } else { 600 }));
+    let _watchdog = Watchdog::within(
+        "a cache at the limit of the address space",
+        Duration::from_secs(if long() { 1800 } else { 600 }),
+    );
     let (mut wrong, mut bound) = (Vec::new(), 0);
     for monitor in MONITORS {
         for beyond in space::BEYOND {

@@ -123,7 +123,7 @@ pub(crate) fn mesh() {
         }
     }
     print_line(&format!("works {ways:?}"));
-    // Other processes may still need this one.
+    // Other processes may still need the progress of this one.
     let over = std::thread::spawn(ask);
     while !over.is_finished() {
         endpoint.wait(Some(Duration::from_millis(1)));
@@ -146,7 +146,7 @@ fn pairs_with_few_descriptors_use_tcp() {
     let printed: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
     println!("{printed:#?}");
     assert!(printed.iter().all(|line| line.starts_with("works")), "{printed:#?}");
-    assert!(printed.iter().any(|line| line.contains("tcp")), "the limit was none");
+    assert!(printed.iter().any(|line| line.contains("tcp")), "the limit had no effect");
     all.iter_mut().for_each(|helper| helper.send_line("end"));
     all.into_iter().for_each(Helper::end);
 }
@@ -180,13 +180,13 @@ fn last_descriptor_is_kept_until_another_caller_connects() {
     let address = helper.receive_line();
     let call = || TcpStream::connect(&address).expect("a connection");
     let mut first = call();
-    assert!(is_kept(&mut first), "the only caller was turned away");
+    assert!(is_kept(&mut first), "the only connection was closed");
     let mut second = call();
-    assert!(is_kept(&mut second), "the newer caller was turned away");
+    assert!(is_kept(&mut second), "the newer connection was closed");
     // The older connection, which has not sent anything, receives the reason.
     let mut printed = Vec::new();
     first.read_to_end(&mut printed).expect("the reason");
-    assert!(!printed.is_empty(), "it was turned away without a word");
+    assert!(!printed.is_empty(), "the connection was closed without a reason");
     helper.send_line("end");
     helper.end();
 }

@@ -20,7 +20,8 @@ const LENGTHS: [usize; 3] = [8, 3000, 700_000];
 /// The key of the memory that peers access.
 const KEY: u64 = 7;
 
-/// The time limit of an operation. The test distinguishes an end by this limit from others.
+/// The time limit of an operation. It exceeds the time limit of a case, so a case fails if an operation ends only by
+/// this limit.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -114,7 +115,7 @@ impl Side {
             write.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
             let mut read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
             let got = read.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
-            assert!(got.into_vec() == bytes, "{what} brought other bytes");
+            assert!(got.into_vec() == bytes, "{what} returned other bytes");
         }
         let word = RemoteMemory { key: KEY, address: 0, len: 8 };
         let mut add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
@@ -126,7 +127,9 @@ impl Side {
         let mut receive =
             self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
         self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
-        receive.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("the end of round {round}: {error}"))?;
+        receive
+            .wait_for(OPERATION_TIMEOUT)
+            .map_err(|error| format!("waiting for the peer's round {round}: {error}"))?;
         let mut own = [0; 8];
         self.region.read(0, &mut own);
         assert!(u64::from_ne_bytes(own) > round, "the peer's addition has arrived");
@@ -144,7 +147,7 @@ impl Side {
     }
 }
 
-/// Runs both sides. The call is denied to the first one.
+/// Runs both sides. The call is denied in the first process.
 fn run(case: &Case) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let error = case.error.to_string();
     let transport = ("PERCALE_FABRIC", case.transport);

@@ -1,6 +1,6 @@
 //! Tests of the device driver: rejected calls, and calls outside of operations.
 
-#![expect(unsafe_code, reason = "calls the driver to copy and close; each block says why the memory is valid")]
+#![expect(unsafe_code, reason = "calls the driver to copy and close; each block states why the memory is valid")]
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -57,7 +57,7 @@ fn device_without_unified_addressing_is_not_used() {
     let received = mesh.receive(1, Receive::into(to));
     mesh.done(mesh.send(0, 1, Send::of(from)));
     mesh.done(received);
-    same(&to.read(), &content(1, 70_000), "what was received");
+    same(&to.read(), &content(1, 70_000), "the received data");
 }
 
 /// Another process opens, reads and writes memory of this process.
@@ -79,7 +79,7 @@ fn exported_memory_is_opened_by_another_process() {
     assert_eq!(helper.receive_line(), "opened");
     let mut expected = content(1, 100_000);
     expected[40_000..41_000].copy_from_slice(&content(2, 1_000));
-    same(&memory.read(), &expected, "what the other process wrote");
+    same(&memory.read(), &expected, "the bytes that the other process wrote");
     // Host memory cannot be exported.
     assert!(driver().export(0, Memory::blank(8).address() as usize).is_err());
     // Freeing the memory takes effect even while another process has it open.
@@ -97,10 +97,10 @@ pub(crate) fn opener() {
     }
     let [offset, len, buffer] = [1, 2, 3].map(|at| words[at].parse().expect("a number"));
     let exported = Exported { handle, offset, len, buffer };
-    let opened = driver().open(0, &exported).expect("the other's memory");
+    let opened = driver().open(0, &exported).expect("the memory of the other process");
     let here = Memory::blank(1_000);
     copy(CopyWay::ToHost, here.segment(), opened.slice(offset as usize, 1_000));
-    same(&here.read(), &content(1, 100_000)[40_000..41_000], "what the other has there");
+    same(&here.read(), &content(1, 100_000)[40_000..41_000], "the contents of the other process's memory");
     here.write(&content(2, 1_000));
     copy(CopyWay::ToDevice, opened.slice(offset as usize, 1_000), here.segment());
     print_line("opened");
@@ -116,7 +116,7 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
     let received = mesh.receive(1, Receive::vector(to.segments()).with(OpFlags::DEVICE));
     mesh.done(mesh.send(0, 1, Send::vector(from.segments()).with(OpFlags::DEVICE)));
     mesh.done(received);
-    same(&to.read(), &content(seed, 65_536), "what was received");
+    same(&to.read(), &content(seed, 65_536), "the received data");
 }
 
 /// An application may reset a device, which frees the pinned memory of earlier transfers. The addresses may then belong
@@ -134,7 +134,7 @@ fn device_reset_does_not_affect_host_memory() {
     let reset = unsafe { library.get::<unsafe extern "C" fn(i32) -> i32>(b"cuDevicePrimaryCtxReset_v2") };
     // SAFETY: no copy is in progress, and no memory of the device is used any more.
     assert_eq!(unsafe { reset.expect("a reset")(100) }, 0);
-    // The kernel maps them where the reset has unmapped memory, because they are not larger.
+    // The kernel maps them where the reset has unmapped memory, because they are not larger than that memory.
     let pages: Vec<Memory> = (0..64).map(|_| Memory::mapped(&content(7, PAGES))).collect();
     for seed in 2..6 {
         send_between_devices(&mesh, seed);
@@ -174,7 +174,7 @@ fn each_allocation_has_a_unique_id() {
         places.insert(memory.address());
         memory.free();
     }
-    assert!(places.len() < 50, "addresses serve again");
+    assert!(places.len() < 50, "addresses are reused");
     assert_eq!(driver().locate(Memory::blank(8).address() as usize).expect("a place"), Place::HOST);
     let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
     assert_eq!(place(&pinned), Place { kind: Kind::Pinned, ..Place::HOST });
@@ -193,7 +193,7 @@ fn partly_pinned_memory_is_host_memory() {
         let ends = [0, 2 * HALF - 1].map(|at| driver().locate(memory.address() as usize + at).expect("a place").kind);
         assert_ne!(ends[0], ends[1], "one half is pinned");
         assert_eq!(Device::of(Interface::Cuda, memory.segment()), Ok(None));
-        driver().unregister_host(half).expect("it was pinned");
+        driver().unregister_host(half).expect("the memory was pinned");
     }
 }
 
@@ -213,11 +213,11 @@ fn copies_have_ended_when_event_recording_fails() {
     };
     same(&to.read(), &content(6, 2_000), "the data copied before the error");
     // The lane can be used again.
-    same(&memory.read(), &content(6, 2_000), "what the device has");
+    same(&memory.read(), &content(6, 2_000), "the device memory");
 }
 
-/// Copies that are queued one after another have ended after a wait for them. If they are polled instead, they end
-/// eventually.
+/// Copies that are queued one after another have all ended when a wait for them returns. If they are polled instead,
+/// they end eventually.
 ///
 /// Requirements: HMEM-003.
 fn copies_are_started_and_awaited() {
@@ -232,19 +232,19 @@ fn copies_are_started_and_awaited() {
     // SAFETY: the memory exists until the copies are over, below, and nothing else uses it.
     let begun = unsafe { driver().begin(0, &copies) }.expect("copies");
     let mut turns = 0;
-    while !driver().is_over(&begun).expect("they go on") {
+    while !driver().is_over(&begun).expect("the state of the copies") {
         turns += 1;
-        assert!(turns < 100_000_000, "copies that never end");
+        assert!(turns < 100_000_000, "the copies do not end");
     }
     driver().finish(begun).expect("the copies");
-    same(&to.read(), &content(5, 1_000), "what was copied there and back");
+    same(&to.read(), &content(5, 1_000), "the data copied to the device and back");
     // A copy to a device is rejected if the target is not device memory, except on machines with devices that can
     // access all memory.
     let nowhere = [(CopyWay::ToDevice, to.segment(), from.segment())];
     // SAFETY: as above.
     match unsafe { driver().begin(0, &nowhere) } {
         Err(DeviceError::Driver { .. }) => {}
-        Err(error) => panic!("another refusal: {error}"),
+        Err(error) => panic!("another error: {error}"),
         Ok(copies) => {
             let name = driver().describe(0).expect("a name");
             assert!(!name.starts_with("double"), "the double has no such device");
@@ -260,8 +260,8 @@ fn copied(memory: &DeviceMemory) -> Vec<u8> {
     here.read()
 }
 
-/// Makes each device copy memory of several lengths several times: both memory that it has copied before and memory
-/// that it has not.
+/// Runs the test many times on each device, with memory of several lengths. The test runs twice with each allocation.
+/// The second run uses memory that the device has already copied.
 fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
     for ordinal in 0..driver().devices().min(2) {
         for len in [1, 64 << 10, 1 << 20] {
@@ -283,7 +283,7 @@ fn data_of_a_synchronous_copy_is_read() {
         let here = Memory::blank(bytes.len());
         memory.write(&bytes);
         copy_on(ordinal, CopyWay::ToHost, here.segment(), memory.segment());
-        same(&here.read(), &bytes, "what was copied");
+        same(&here.read(), &bytes, "the copied data");
     });
 }
 
@@ -295,7 +295,7 @@ fn copy_is_not_overwritten_by_an_earlier_synchronous_copy() {
         let here = Memory::of(&bytes);
         memory.write(&vec![0xAA; bytes.len()]);
         copy_on(ordinal, CopyWay::ToDevice, memory.segment(), here.segment());
-        same(&memory.read(), &bytes, "what was copied");
+        same(&memory.read(), &bytes, "the copied data");
     });
 }
 
@@ -308,10 +308,11 @@ fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
     let file = File::from(driver().dma_buf(0, memory.segment()).expect("a dma-buf"));
     let mut bytes = vec![0; 5000];
     file.read_exact_at(&mut bytes, 0).expect("a file");
-    same(&bytes, &content(1, 5000), "what is in the dma-buf");
+    same(&bytes, &content(1, 5000), "the contents of the dma-buf");
 }
 
-/// An allocation needs calls of the driver only once. Memory of pools and mapped memory need one for each copy.
+/// percale calls the driver to synchronize an allocation only once. For memory of pools and mapped memory, it calls the
+/// driver for each copy.
 ///
 /// Requirements: HMEM-003.
 fn driver_synchronizes_once_per_allocation() {
@@ -331,7 +332,7 @@ fn driver_synchronizes_once_per_allocation() {
     memory.free();
     let next = DeviceMemory::blank(1000);
     next.write(&content(3, 1000));
-    same(&copied(&next), &content(3, 1000), "what was copied");
+    same(&copied(&next), &content(3, 1000), "the copied data");
     // Host memory is not marked as synchronized.
     let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
     let before = requested();
@@ -340,7 +341,7 @@ fn driver_synchronizes_once_per_allocation() {
     assert_eq!(requested(), before);
 }
 
-/// Registering memory synchronizes it. Accesses to the region make no more such calls.
+/// Registering memory synchronizes it. Accesses to the region make no further calls to synchronize it.
 ///
 /// Requirements: HMEM-003.
 fn registration_synchronizes_device_memory() {
@@ -350,12 +351,12 @@ fn registration_synchronizes_device_memory() {
     let of = Device::new(Interface::Cuda, 0).expect("a device");
     let region = register(&mesh, 1, memory, of, Access::REMOTE_READ).expect("a region");
     let registered = count("doubleDrained");
-    assert_eq!(registered, before + 1, "waits at the registration");
+    assert_eq!(registered, before + 1, "the registration waits for the device");
     let got = Memory::blank(5000);
     mesh.done(mesh.read(0, 1, got.segments(), &[region.remote()]));
-    same(&got.read(), &content(1, 5000), "what was read");
+    same(&got.read(), &content(1, 5000), "the data read");
     let waits = u64::from(std::env::var_os(POOLS).is_some());
-    assert_eq!(count("doubleDrained"), registered + waits, "waits at the access");
+    assert_eq!(count("doubleDrained"), registered + waits, "the access waits for the device");
     region.close().expect("no access is in progress");
 }
 
@@ -365,11 +366,11 @@ fn registration_synchronizes_device_memory() {
 fn copies_do_not_invalidate_a_stream_capture() {
     let is_pool = std::env::var_os(POOLS).is_some();
     let (known, new) = (DeviceMemory::on_device(&content(1, 1000)), DeviceMemory::on_device(&content(2, 1000)));
-    same(&copied(&known), &content(1, 1000), "what was copied");
+    same(&copied(&known), &content(1, 1000), "the copied data");
     let to = Memory::blank(1000);
     // The capture is on another thread's stream, for which no thread waits.
     capture(2);
-    same(&copied(&new), &content(2, 1000), "what was copied");
+    same(&copied(&new), &content(2, 1000), "the copied data");
     assert_eq!((capture(0), capture_mode()), (0, 0), "calls that invalidate a graph, and the thread's mode");
     let new = DeviceMemory::of(Kind::Device, 0, &[7; 1000]);
     capture(1);
@@ -378,18 +379,18 @@ fn copies_do_not_invalidate_a_stream_capture() {
         match unsafe { driver().begin(0, &[(CopyWay::ToHost, to.segment(), memory.segment())]) } {
             Ok(copies) => {
                 driver().finish(copies).expect("the copy");
-                assert!(!is_pool, "it was not waited for");
+                assert!(!is_pool, "memory of a pool was copied without waiting");
             }
             Err(DeviceError::Driver { function: "cuStreamSynchronize", code: 906, text, .. }) => {
                 assert!(is_pool && text.contains("CU_STREAM_NON_BLOCKING"), "{text}");
             }
-            Err(error) => panic!("another refusal: {error}"),
+            Err(error) => panic!("another error: {error}"),
         }
     }
     assert_eq!(capture(0), 0, "calls that invalidate a graph");
     // The memory was not marked as synchronized.
     let drained = count("doubleDrained");
-    same(&copied(&new), &[7; 1000], "what was copied");
+    same(&copied(&new), &[7; 1000], "the copied data");
     assert_eq!(count("doubleDrained"), drained + 1);
 }
 

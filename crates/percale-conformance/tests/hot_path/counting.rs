@@ -15,7 +15,7 @@ pub(crate) fn of_this_thread() -> u64 {
     COUNT.get()
 }
 
-/// Increments the count of this thread. The count no longer exists while the thread ends.
+/// Increments the count of this thread. The counter no longer exists when the thread is exiting.
 fn count() {
     COUNT.try_with(|count| count.set(count.get() + 1)).unwrap_or_default();
 }
@@ -24,24 +24,24 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }

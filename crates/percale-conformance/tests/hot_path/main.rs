@@ -98,7 +98,7 @@ impl<F: Fabric> PingPong<F> {
 
     fn rounds(&self, count: usize) {
         (0..count).for_each(|round| self.round(round));
-        same(&self.memory[0].read(), &content(1, 2048), "what went to and fro");
+        same(&self.memory[0].read(), &content(1, 2048), "the exchanged data");
     }
 }
 
@@ -111,7 +111,7 @@ fn wait(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// Checks that 10,000 ping-pongs do not allocate. All buffers have grown to their final size before.
+/// Checks that 10,000 ping-pongs do not allocate. Before the measurement, all buffers have grown to their final size.
 fn allocate_nothing<F: Fabric>() {
     let game = PingPong::<F>::new();
     game.rounds(2000);
@@ -139,7 +139,7 @@ fn call_no_system(transport: &str) {
     assert_eq!(helper.receive_line(), "played");
     helper.end();
     let log = std::fs::read_to_string(&file).expect("the log of strace");
-    std::fs::remove_file(&file).expect("it was there");
+    std::fs::remove_file(&file).expect("the log file exists");
     let (before, calls) = between_marks(&log);
     assert!(before > 50, "strace saw the program");
     println!("{transport}: {before} calls of the thread before, then {calls:?}");

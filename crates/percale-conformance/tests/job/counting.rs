@@ -16,7 +16,7 @@ pub(crate) fn in_use() -> isize {
     IN_USE.get()
 }
 
-/// Changes the count of this thread. The count no longer exists while the thread ends.
+/// Changes the count of this thread. The counter no longer exists when the thread is exiting.
 fn count(more: isize) {
     IN_USE.try_with(|count| count.set(count.get() + more)).unwrap_or_default();
 }
@@ -25,25 +25,25 @@ fn count(more: isize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size as isize - layout.size() as isize);
-        // SAFETY: the caller meets the requirements.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }

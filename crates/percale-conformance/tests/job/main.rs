@@ -1,9 +1,9 @@
 //! A job in a simulated network. It has nodes with many endpoints each, all of them in one symmetric range of a vector.
-//! Each endpoint sends to random others. The test measures the memory that the job uses.
+//! Each endpoint sends to random other endpoints. The test measures the memory that the job uses.
 //!
 //! `PERCALE_JOB=100x100x64` (nodes, endpoints of each node, peers of each endpoint) runs the full size, which takes
-//! some minutes and one or two gigabytes. The allocator counts the bytes requested by the single thread that does all
-//! the work.
+//! several minutes and one or two gigabytes of memory. The allocator counts the bytes requested by the single thread
+//! that does all the work.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
@@ -99,7 +99,7 @@ impl Job {
         assert_eq!(self.vector.lookup(last), self.endpoints.last().map(Endpoint::address));
     }
 
-    /// Sends from each endpoint to a number of others.
+    /// Sends from each endpoint to several other endpoints.
     fn send(&self, random: &mut Random) -> Vec<Vec<usize>> {
         let mut expected = vec![Vec::new(); self.endpoints.len()];
         for (from, endpoint) in self.endpoints.iter().enumerate() {
@@ -135,12 +135,12 @@ impl Job {
                 }
                 assert!(receive.is_ready(), "{to} did not receive {} of its messages", from.len() - delivered.len());
                 let received = receive.wait().expect("a message");
-                let source = received.source.expect("its sender is in the vector").0 as usize;
+                let source = received.source.expect("the sender is in the vector").0 as usize;
                 assert_eq!(received.to_vec(), message(source, to), "the message from {source} to {to}");
                 delivered.push(source);
             }
             delivered.sort_unstable();
-            assert_eq!(delivered, *from, "whom {to} heard");
+            assert_eq!(delivered, *from, "the senders of the messages that {to} received");
         }
     }
 
@@ -202,20 +202,20 @@ mod sim {
             let others = network + all - unnamed * count;
             let connections = in_use() - before - others as isize;
             let connected = job.endpoints.iter().map(|endpoint| endpoint.describe_peers().len() - 1).sum::<usize>();
-            println!("the range, for all: {range} bytes");
+            println!("the address range, shared by all endpoints: {range} bytes");
             println!(
-                "naming {} others and knowing who wrote: {} bytes an endpoint, at most {most}",
+                "identifying {} peers as targets and sources: {} bytes per endpoint, at most {most}",
                 size.peers,
                 all / count
             );
-            println!("an idle endpoint: {idle} bytes, of which {unnamed} are for naming");
+            println!("an idle endpoint: {idle} bytes, of which {unnamed} are for identifying peers");
             println!(
-                "a connection's end: {} bytes, {} ends an endpoint",
+                "one end of a connection: {} bytes; {} ends per endpoint",
                 connections / connected as isize,
                 connected / count
             );
             assert!(range <= 100, "{range} bytes for the range");
-            assert!(most as isize + range <= 2048, "{most} bytes and a range's {range}");
+            assert!(most as isize + range <= 2048, "{most} bytes, and {range} bytes for the range");
             assert!(idle <= IDLE, "{idle} bytes for an idle endpoint");
             // A peer in the vector uses no memory of an endpoint that never communicates with it.
             let quiet = job.endpoints[0].naming_bytes();

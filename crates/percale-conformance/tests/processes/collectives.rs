@@ -60,7 +60,7 @@ fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64)
 pub(crate) fn summand() {
     rounds("a member of a group of processes that sums", |group, round, bytes| {
         let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
-        let result = sum.start().expect("it is posted").wait_for(FAILURE_TIMEOUT)?;
+        let result = sum.start().expect("the operation is posted").wait_for(FAILURE_TIMEOUT)?;
         assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}");
         Ok(())
     });
@@ -81,7 +81,7 @@ pub(crate) fn rejoiner() {
         };
         for round in 0.. {
             let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, SHORT));
-            match sum.start().expect("it is posted").wait_for(FAILURE_TIMEOUT) {
+            match sum.start().expect("the operation is posted").wait_for(FAILURE_TIMEOUT) {
                 Ok(result) => assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}"),
                 Err(error) => {
                     eprintln!("round {round}: {}", error.cause());
@@ -110,7 +110,7 @@ pub(crate) fn exchanger() {
         let block = |from: usize, to: usize| number(from, to, round).to_ne_bytes().repeat(bytes / 8);
         let blocks = |of: &dyn Fn(usize) -> Vec<u8>| (0..members).flat_map(of).collect::<Vec<u8>>();
         let check = |what: &str, request: CollectiveRequest<_>, wanted: &[u8], own: Range<usize>| {
-            let ended = request.start().expect("it is posted").wait_for(FAILURE_TIMEOUT);
+            let ended = request.start().expect("the operation is posted").wait_for(FAILURE_TIMEOUT);
             let reported =
                 |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause());
             let result = ended.inspect_err(reported)?.into_vec();
@@ -199,7 +199,7 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
 ///
 /// Requirements: FLT-001.
 fn a_killed_member_ends_every_sum(transport: &str) {
-    let _watchdog = Watchdog::new("a killed member ends every sum");
+    let _watchdog = Watchdog::new("every sum ends when a member is killed");
     let all = [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)];
     a_killed_member_ends_it(transport, "summand", &all);
 }
@@ -208,7 +208,7 @@ fn a_killed_member_ends_every_sum(transport: &str) {
 ///
 /// Requirements: FLT-001.
 fn a_killed_member_ends_every_exchange(transport: &str) {
-    let _watchdog = Watchdog::new("a killed member ends every exchange");
+    let _watchdog = Watchdog::new("every exchange ends when a member is killed");
     let all = [(2, SHORT), (3, SHORT), (5, SHORT), (8, SHORT), (2, LONG), (3, LONG), (5, LONG / 4)];
     a_killed_member_ends_it(transport, "exchanger", &all);
 }
@@ -249,7 +249,7 @@ fn killed_member_can_join_again(transport: &str) {
             println!("{members} processes: rank {victim} is killed");
             all[victim].kill();
             for (rank, helper) in all.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
-                println!("{rank} is to fail");
+                println!("rank {rank} must report a failure");
                 hear_at_last(helper, "failed");
             }
             // In the meantime the others try to join, for a short time or for a longer one.

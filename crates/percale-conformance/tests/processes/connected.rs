@@ -56,7 +56,7 @@ impl Party {
             for end in &self.ends {
                 end.progress();
             }
-            assert!(Instant::now() < until, "it takes too long");
+            assert!(Instant::now() < until, "the condition was not met in time");
             std::thread::yield_now();
         }
     }
@@ -88,7 +88,7 @@ impl Party {
                 println!("{error:?}: {reason}");
                 assert_eq!((endpoint, error), (self.ends[end].id(), ErrorCode::PeerDied));
             }
-            other => panic!("not the end, but {other:?}"),
+            other => panic!("expected a shutdown event, got {other:?}"),
         }
         let until = Instant::now() + Duration::from_millis(20);
         self.until(|| (Instant::now() > until).then_some(()));
@@ -189,10 +189,10 @@ fn a_killed_client_ends_its_connection(transport: &str) {
     assert_eq!(helper.receive_line(), "connected");
     helper.signal(Signal::KILL);
     party.dies(end);
-    // Messages that it sent before its death can still be received.
-    let got = party.ends[end].recv(vec![0; 100]).wait().expect("it was sent before");
+    // Messages that the client sent before its death can still be received.
+    let got = party.ends[end].recv(vec![0; 100]).wait().expect("the message was sent before the kill");
     assert_eq!(got.to_vec(), b"the last word");
-    party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("there is no more");
+    party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("no more messages");
 }
 
 /// Requirements: CON-016.

@@ -30,7 +30,7 @@ pub(crate) fn caller() {
     let peers: Vec<PeerAddress> = names
         .map(|(address, context)| {
             let peer = *known.entry(address).or_insert_with(|| vector.insert(address).expect("an address"));
-            peer.receive_context(context.parse().expect("a number"), BITS).expect("it fits")
+            peer.receive_context(context.parse().expect("a number"), BITS).expect("the context fits into the address")
         })
         .collect();
     print_line(&endpoint.address().to_string());
@@ -71,7 +71,7 @@ impl Party {
         while !receiving.is_ready() {
             self.turn();
         }
-        receiving.take().expect("it is ready")
+        receiving.take().expect("the receive is ready")
     }
 
     /// Starts a helper that sends to these contexts.
@@ -113,8 +113,8 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
     assert_eq!(got.source, Some(from));
 }
 
-/// The killed peer had sent to two of three contexts. Operations there that wait for it end. The contexts and the other
-/// peer continue.
+/// The killed peer had sent to two of three contexts. Operations of these contexts that wait for the peer end. The
+/// contexts and the other peer continue.
 ///
 /// Requirements: FLT-001, CTX-005.
 fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
@@ -138,7 +138,10 @@ fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
     victim.0.signal(Signal::KILL);
     from_victim.into_iter().for_each(|receive| died(party.finish(receive)));
     sends.into_iter().for_each(|send| died(party.finish(send)));
-    assert!(from_survivor.iter().chain(&from_anybody).all(|receive| !receive.is_ready()), "the others wait on");
+    assert!(
+        from_survivor.iter().chain(&from_anybody).all(|receive| !receive.is_ready()),
+        "receives from other peers still wait"
+    );
     for (to, receive) in from_survivor.into_iter().chain(from_anybody).enumerate() {
         let to = if to < 2 { to } else { to - 2 };
         party.send(&mut survivor.0, to, 8);
@@ -151,8 +154,8 @@ fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
     party.meet(&mut party.caller(&there));
 }
 
-/// The killed peer had sent to two endpoints that share receives. Shared receives directed at it end, others still
-/// wait, and its messages are kept.
+/// The killed peer had sent to two endpoints that share receives. Shared receives directed at the peer end, other
+/// receives still wait, and the messages of the peer are kept.
 ///
 /// Requirements: FLT-001, CTX-009.
 fn a_killed_peer_ends_shared_receives_from_it(transport: &str) {

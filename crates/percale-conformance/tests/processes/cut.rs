@@ -43,7 +43,7 @@ fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
     let receiver = open(transport, "127.0.0.1:0", |domain| domain.unexpected_cap(LEN));
     let at = receiver.endpoint.address();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-    let between = listener.local_addr().expect("its address").to_string();
+    let between = listener.local_addr().expect("the listener's address").to_string();
     for _ in 0..4 {
         let sender = open(transport, "127.0.0.1:0", |domain| domain);
         let peer = sender.insert(&between);
@@ -59,7 +59,7 @@ fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
             drop(sending);
         });
     }
-    // A sender that the receiver has told to offer its messages cannot inject.
+    // A sender cannot inject if the receiver has requested that it offers its messages.
     let friend = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = friend.insert(&receiver.endpoint.address().to_string());
     friend.inject(peer, 2, b"hello");
@@ -72,5 +72,9 @@ fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
         friend.endpoint.progress();
         receiver.endpoint.progress();
     }
-    assert_ne!(friend.endpoint.tagged_inject(peer, 2, b"again"), Err(PostError::Again), "the account is full");
+    assert_ne!(
+        friend.endpoint.tagged_inject(peer, 2, b"again"),
+        Err(PostError::Again),
+        "partial messages of dead peers are still counted"
+    );
 }

@@ -43,7 +43,7 @@ impl Side {
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, percale::endpoint::safe::OperationError>) -> ErrorCode {
-    match result.expect_err("it succeeded").cause() {
+    match result.expect_err("the operation succeeded").cause() {
         Cause::Completion(error) => error.error,
         other => panic!("{other:?}"),
     }

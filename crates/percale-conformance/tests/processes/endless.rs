@@ -22,7 +22,7 @@ const GROWTH_KIB: usize = 8 << 10;
 ///
 /// Requirements: FLT-008.
 fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
-    let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
+    let _watchdog = Watchdog::new("endless and truncated input uses bounded memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
     let address = victim.receive_line();
     let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];
@@ -46,7 +46,7 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
         if round == 0 {
             before = now;
         }
-        assert!(now <= before + GROWTH_KIB, "it had {before} KiB, and now has {now}");
+        assert!(now <= before + GROWTH_KIB, "memory has grown from {before} KiB to {now} KiB");
     }
     victim.send_line("end");
     victim.end();
@@ -148,7 +148,7 @@ pub(crate) fn endured() {
     loop {
         exchanged += 1;
         let len = [8, 100, 2048, 9000, 200_000][exchanged as usize % 5];
-        open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend: {error}"));
+        open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the regular peer: {error}"));
         while open.events.read().is_some() {}
         match ordered.try_recv().as_deref() {
             Ok("measure") => print_line(&status_kib("RssAnon").to_string()),

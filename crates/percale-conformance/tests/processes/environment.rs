@@ -13,11 +13,11 @@ use percale_conformance::watchdog::Watchdog;
 /// The user ID of `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Returns whether a test can run here. It needs root and these programs. If it cannot run, reports the test as
+/// Returns whether a test can run here. The test needs root and these programs. If it cannot run, reports it as
 /// skipped.
 pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
-        skipped(what, "it needs root");
+        skipped(what, "root is required");
         return false;
     }
     for program in programs {
@@ -59,7 +59,7 @@ fn shared_memory_is_chosen_on_one_machine() {
 /// Requirements: CON-008.
 #[test]
 fn peer_limited_to_tcp_is_reached_by_tcp_with_a_reason() {
-    let _watchdog = Watchdog::new("pinned apart");
+    let _watchdog = Watchdog::new("peer limited to tcp is reached by tcp with a reason");
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", "tcp"), ("PERCALE_PEER", &own)]);
@@ -176,7 +176,7 @@ pub(crate) fn by_name_to() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let peer = open.insert(&reported("PERCALE_PEER"));
     let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
-    let error = sending.wait_for(Duration::from_secs(20)).expect_err("no transport leads there");
+    let error = sending.wait_for(Duration::from_secs(20)).expect_err("no common transport");
     let event = open.events.read();
     assert!(matches!(event, Some(Event::Failed { .. })), "{event:?}");
     print_line(&format!("{error}; {event:?}"));
@@ -332,12 +332,12 @@ fn long_partition_fails_operations_and_short_one_does_not() {
     std::thread::sleep(Duration::from_millis(700));
     hosts.cut(false);
     let answer = hosts.helpers[1].receive_line();
-    println!("a short one: {answer}");
+    println!("a short interruption: {answer}");
     assert!(answer.starts_with("exchanged"), "{answer}");
     hosts.cut(true);
     hosts.helpers[1].send_line("exchange");
     let answer = hosts.helpers[1].receive_line();
-    println!("a long one: {answer}");
+    println!("a long interruption: {answer}");
     assert!(answer.starts_with("failed"), "{answer}");
     hosts.helpers[1].send_line("events");
     let answer = hosts.helpers[1].receive_line();

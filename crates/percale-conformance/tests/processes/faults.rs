@@ -38,7 +38,7 @@ fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
     let peer = open.insert(&helper.receive_line());
     open.inject(peer, u64::MAX, b"connect");
     let (transport, _) = open.connected();
-    println!("connected by {transport}");
+    println!("the transport is {transport}");
     peer
 }
 
@@ -119,7 +119,7 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
     // A process that exits releases its memory before its descriptors, and its end was detected through the memory.
     helper.kill();
     let successor = std::net::TcpListener::bind(&address);
-    rustix::process::kill_process(child, Signal::KILL).expect("the child lived on");
+    rustix::process::kill_process(child, Signal::KILL).expect("the child is still running");
     assert_eq!([error.errno(), got.errno()], [libc::ECONNRESET; 2], "{error}, {got}");
     successor.expect("the address is free");
 }
@@ -192,13 +192,14 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
     assert_eq!(error.errno(), libc::ESHUTDOWN, "{error}");
     helper.end();
     for number in 0..100 {
-        let got = open.endpoint.tagged_recv(number, 0, vec![0; 2048]).wait().expect("sent before the farewell");
-        same(&got.to_vec(), &content(number, [8, 500, 2048][number as usize % 3]), "a message before the farewell");
+        let got =
+            open.endpoint.tagged_recv(number, 0, vec![0; 2048]).wait().expect("the message was sent before the close");
+        same(&got.to_vec(), &content(number, [8, 500, 2048][number as usize % 3]), "a message sent before the close");
     }
     let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
     let error = sending.wait_for(FAILURE_TIMEOUT).expect_err("no endpoint listens");
     println!("{transport}: {error}");
-    assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
+    assert!(error.errno() != ErrorCode::TimedOut.errno(), "the send must fail immediately: {error}");
 }
 
 /// An event reports the death. Operations before the restart fail. The restarted peer can be reached at the same
@@ -260,8 +261,8 @@ fn without_descriptors_only_new_connections_fail(transport: &str) {
     exhausted.end();
 }
 
-/// The role of a helper that uses one peer, then another while there are no free descriptors, and that peer again when
-/// there are.
+/// The role of a helper that uses one peer, then tries to use a second peer while there are no free descriptors, and
+/// uses the second peer when there are free descriptors again.
 pub(crate) fn exhaust() {
     let open = open_as_told();
     open.say_address();
@@ -276,7 +277,7 @@ pub(crate) fn exhaust() {
     let failed =
         open.endpoint.send(second, vec![1; 8]).start().map(|mut sending| sending.wait_for(Duration::from_secs(20)));
     let failed = match failed {
-        Ok(Ok(_)) => panic!("there was no descriptor for a connection"),
+        Ok(Ok(_)) => panic!("no descriptor was available for a connection"),
         Ok(Err(error)) | Err(error) => error,
     };
     for number in 0..10 {
@@ -288,7 +289,7 @@ pub(crate) fn exhaust() {
     print_line(&format!("without descriptors: {failed}"));
 }
 
-/// The operations of a stopped peer wait, and those of another peer do not. When the stopped peer continues, its
+/// Operations to a stopped peer wait, and operations to other peers do not. When the stopped peer continues, the
 /// operations complete.
 ///
 /// Requirements: FLT-009.
@@ -308,7 +309,7 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
     let mut echo = open.endpoint.tagged_recv(5, 0, vec![0; 300_000]).from(first).start().expect("a receive");
     let mut sending = open.endpoint.tagged_send(first, 5, content(5, 300_000)).start().expect("a send");
     for number in 0..100 {
-        open.exchange(second, 10 + number, 3000).expect("the other one answers");
+        open.exchange(second, 10 + number, 3000).expect("the other peer answers");
     }
     if echo.is_ready() {
         panic!("a stopped peer answered: {:?}", echo.wait().map(|got| got.len));
@@ -319,8 +320,8 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
 }
 
 /// A peer is stopped, or too busy to answer, when a connection to it is requested for the first time. Its host accepts
-/// the TCP connection. Therefore the client waits for the peer, and the connection uses the same transport as
-/// otherwise.
+/// the TCP connection. Therefore the client waits for the peer, and the connection uses the same transport as it would
+/// use otherwise.
 ///
 /// Requirements: CON-003.
 fn connect_waits_for_a_stopped_peer(transport: &str) {
@@ -341,7 +342,7 @@ fn connect_waits_for_a_stopped_peer(transport: &str) {
         open.endpoint.wait(Some(Duration::from_millis(20)));
     }
     helper.signal(Signal::CONT);
-    same(&echo.wait().expect("it answers").to_vec(), &content(5, 3000), "the echo of a late peer");
+    same(&echo.wait().expect("the peer answers").to_vec(), &content(5, 3000), "the echo of a late peer");
     sending.wait().expect("the send");
     assert_eq!(open.connected().0, transport);
 }
@@ -376,8 +377,8 @@ fn a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
     }
     helper.signal(Signal::CONT);
     for (mut sending, (tag, mut echo)) in sends.into_iter().zip((0..).zip(echoes)) {
-        sending.wait().expect("what was sent arrives");
-        same(&echo.wait().expect("its echo").to_vec(), &content(tag, 64), "an echo");
+        sending.wait().expect("the message is sent");
+        same(&echo.wait().expect("the echo").to_vec(), &content(tag, 64), "an echo");
     }
 }
 
@@ -416,8 +417,8 @@ pub(crate) fn fork_calls() {
         true
     });
     let crowded = fork(|| {
-        // Another process on the same processor delays yields. A waiter then checks the shared memory with the peer, if
-        // there is any.
+        // If another process runs on the same processor, a yield takes longer. A waiter then checks the memory that it
+        // shares with the peer, if there is any.
         let one = sched_getaffinity(None).expect("an affinity");
         let one = (0..CpuSet::MAX_CPU).find(|&processor| one.is_set(processor)).expect("a processor");
         let mut set = CpuSet::new();
@@ -432,17 +433,17 @@ pub(crate) fn fork_calls() {
         });
         let waited = mesh.endpoint(0).wait(Some(Duration::from_millis(150)));
         let other = Pid::from_raw(other);
-        rustix::process::waitpid(other, WaitOptions::empty()).expect("the other one");
+        rustix::process::waitpid(other, WaitOptions::empty()).expect("the other child");
         !waited
     });
     let status = |child| {
         let child = Pid::from_raw(child);
         let (_, status) =
-            rustix::process::waitpid(child, WaitOptions::empty()).expect("the child").expect("its status");
+            rustix::process::waitpid(child, WaitOptions::empty()).expect("the child").expect("the child's status");
         status.exit_status()
     };
     assert_eq!(status(child), Some(0), "the child's calls are refused");
-    assert_eq!(status(crowded), Some(0), "a child among others may wait, in vain");
+    assert_eq!(status(crowded), Some(0), "a wait in the child times out");
     let own = fork(|| {
         let open = open("any", "127.0.0.1:0", |domain| domain);
         let me = open.insert(&open.endpoint.address().to_string());

@@ -41,7 +41,8 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
             exchanged += 1;
             let len = [8, 100, 2048, 9000, 200_000][exchanged as usize % 5];
             let begun = Instant::now();
-            open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend (seed {seed}): {error}"));
+            open.exchange(friend, exchanged, len)
+                .unwrap_or_else(|error| panic!("the regular peer (seed {seed}): {error}"));
             longest = longest.max(begun.elapsed());
             // A message to the attacker arrives, fails or waits. It never blocks the victim.
             match open.endpoint.tagged_inject(peer, 1, &[1; 100]) {
@@ -61,9 +62,9 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
         }
         attacker.kill();
     }
-    println!("{transport}: {attackers} attackers, {failed} failures of theirs; last: {last}");
-    println!("{transport}: {exchanged} exchanges beside, the longest took {longest:?}");
-    assert!(failed > 0, "an attack was noticed");
+    println!("{transport}: {attackers} attackers, {failed} failures detected; last: {last}");
+    println!("{transport}: {exchanged} exchanges with the regular peer, the longest took {longest:?}");
+    assert!(failed > 0, "an attack was detected");
 }
 
 /// The role of the attacker. It exchanges a few messages, and then writes random bytes to all shared objects: mapped
@@ -81,7 +82,7 @@ pub(crate) fn scribbler() {
     // Half of the attackers do not use the descriptors, because an accidental wake-up of the victim would hide a
     // missing one.
     let sockets = if random.below(2) == 0 { sockets() } else { Vec::new() };
-    // From now on this process makes no calls of percale. They would detect the corruption and close the connection.
+    // From now on this process does not call percale, which would detect the corruption and close the connection.
     let maps = shared_maps();
     let (burst, pause) = (1 + random.below(200), random.below(300) as u64);
     loop {

@@ -32,7 +32,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 });
 
 const LEN: usize = 300_000;
-/// The tag of the last message of the peer. The parent waits for it in the same way as a task.
+/// The tag of the last message of the peer. The parent waits for it as a task does.
 const AWAITED: u64 = 9;
 /// The contents of the child's memory.
 const CHILDS: u8 = 0xc4;
@@ -57,12 +57,12 @@ pub(crate) fn parent() {
     let keys = regions.each_ref().map(Region::key);
     print_line(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
     let awaited = open.endpoint.tagged_recv(AWAITED, 0, vec![0; 8]).from(peer);
-    block_on(awaited).expect("it is woken").expect("a message");
+    block_on(awaited).expect("the task is woken").expect("a message");
     print_line("awaited");
     let mut parents = Some(Parents { open, peer, regions, allocation });
     let lines = Lines::new();
     loop {
-        let open = &parents.as_ref().expect("only a child takes it").open;
+        let open = &parents.as_ref().expect("only a child process takes the value").open;
         let Some(line) = lines.try_next() else {
             work(open);
             continue;
@@ -91,7 +91,7 @@ pub(crate) fn parent() {
                     good && planted.iter().all(|bytes| bytes.iter().all(|&byte| byte == CHILDS))
                 });
                 let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child");
-                let (_, status) = ended.expect("its status");
+                let (_, status) = ended.expect("the child's status");
                 print_line(&format!("{:?} {:?}", status.exit_status(), status.terminating_signal()));
             }
         }
@@ -103,11 +103,12 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
     let other = open_in(&own.domain, "127.0.0.1:0", |endpoint| endpoint);
     match part {
         "drop" => {
-            let inherited = parents.as_ref().expect("it was inherited");
+            let inherited = parents.as_ref().expect("the child inherited the objects");
             refused(inherited);
             talk(&own, &other, content(3, LEN).into());
             refused(inherited);
-            let Parents { open, regions: [region, sealed], allocation, .. } = parents.take().expect("it was inherited");
+            let Parents { open, regions: [region, sealed], allocation, .. } =
+                parents.take().expect("the child inherited the objects");
             drop(allocation);
             drop(region.close().expect("no access is in progress in the child"));
             drop(sealed);
@@ -137,7 +138,8 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
             memory.fill(3);
             let right = memory.to_vec() == [3; 1000];
             talk(&own, &other, memory.into());
-            let Parents { allocation, regions: [region, sealed], .. } = parents.as_ref().expect("it was inherited");
+            let Parents { allocation, regions: [region, sealed], .. } =
+                parents.as_ref().expect("the child inherited the objects");
             let quiet = std::panic::take_hook();
             std::panic::set_hook(Box::new(|_| ()));
             let reported = [
@@ -197,7 +199,7 @@ fn plant(start: usize, len: usize) -> &'static [u8] {
     let (at, flags) = (std::ptr::without_provenance_mut(start), MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
     // SAFETY: the mapping is new, and replaces none.
     let mapped = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
-    let mapped = mapped.expect("the child has nothing there").cast::<u8>();
+    let mapped = mapped.expect("the range is unmapped in the child").cast::<u8>();
     // SAFETY: this range was just mapped.
     unsafe { mapped.write_bytes(CHILDS, len) };
     // SAFETY: the bytes stay mapped, and no code writes them, which is what the test checks.
@@ -272,7 +274,7 @@ fn has_a_child_that(kind: &str, part: &str) {
             let mut write = open.endpoint.write(peer, content(number, LEN), name).start().expect("a write");
             write.wait_for(WAIT_TIMEOUT).expect("the write");
             let mut read = open.endpoint.read(peer, name, vec![0; LEN]).start().expect("a read");
-            same(&read.wait_for(WAIT_TIMEOUT).expect("the read").into_vec(), &content(number, LEN), "what was written");
+            same(&read.wait_for(WAIT_TIMEOUT).expect("the read").into_vec(), &content(number, LEN), "the written data");
         }
         let mut sending = open.endpoint.tagged_send(peer, 1, content(1, LEN)).delivered().start().expect("a send");
         helper.send_line("receive");

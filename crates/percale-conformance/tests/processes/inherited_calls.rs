@@ -41,7 +41,7 @@ pub(crate) fn case(name: &str, call: impl FnOnce() -> bool) {
         call()
     });
     let child = Pid::from_raw(child).expect("a process id");
-    let (_, status) = waitpid(Some(child), WaitOptions::empty()).expect("a child").expect("its end");
+    let (_, status) = waitpid(Some(child), WaitOptions::empty()).expect("a child").expect("the child's status");
     assert_eq!(status.terminating_signal(), None, "{name}: ended by a signal (14: it hung)");
     assert_eq!(status.exit_status(), Some(0), "{name}: not refused");
     println!("{name}: refused");
@@ -205,7 +205,7 @@ fn region_calls(domain: &Domain) -> Option<(Region, Region)> {
     let region = domain.register(domain.allocate(1 << 20).expect("memory"), both).expect("a region");
     let heap = domain.register(vec![0; 4096], both).expect("a region");
     // Calls that cannot return an error panic, as documented, because the memory does not exist in the child.
-    case("region: read of what a child does not have", || {
+    case("region: read of memory that a child does not have", || {
         std::panic::set_hook(Box::new(|_| ()));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.read(0, &mut [0; 8]))).is_err()
     });

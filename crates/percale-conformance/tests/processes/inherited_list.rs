@@ -10,7 +10,7 @@ use std::path::Path;
 
 use self::public::{NOT_EXPORTED, sources};
 
-/// The types that the first word of a case names: `"queue: read"` is a case of `CompletionQueue::read`.
+/// Maps the first word of a case to a type: `"queue: read"` is a case of `CompletionQueue::read`.
 const SUBJECTS: &[(&str, &str)] = &[
     ("access", "Operation"),
     ("cache", "Cache"),
@@ -75,7 +75,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("ErrorEntry", VALUE),
     ("ErrorCode", VALUE),
     ("GroupId", VALUE),
-    ("Info", "what was discovered, a plain value; an inherited one opens domains of the child"),
+    ("Info", "the result of discovery, a plain value; an inherited one opens domains of the child"),
     ("Family", VALUE),
     ("Inserted", VALUE),
     ("Insertion", VALUE),
@@ -135,8 +135,8 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Operation::devices", "of `trigger::Operation`, a plain value"),
     ("Operation::is_taken", "a plain value of the handle"),
     ("PollSet::new", "makes an object of the calling process"),
-    ("PollSet::is_empty", "as len"),
-    ("RawRegion::local_key", "as the region's"),
+    ("PollSet::is_empty", "the same code as len"),
+    ("RawRegion::local_key", "the same code as local_key of a region"),
     ("ReceivingMany::iter", "the iterator calls wait"),
     ("ReceivingMany::poll_next", "the same code as next_message"),
     ("ReceivingMany::wait_for", "the same code as wait"),
@@ -155,7 +155,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("ScalableEndpoint::contexts", "a plain value of the handle"),
     ("Variable::device_address", TOGETHER),
     ("Variables", "is reached by Domain::variable and Domain::device_variable alone, which have cases"),
-    ("WaitSet::is_empty", "as len"),
+    ("WaitSet::is_empty", "the same code as len"),
     ("WaitSet::new", "makes an object of the calling process"),
     ("Window::is_of", "compares two handles"),
     ("Window::key_with", "a sum of the window's key and an argument"),
@@ -218,7 +218,7 @@ fn functions() -> BTreeSet<(String, String)> {
     files.push(crates.join(PUBLIC));
     for path in files {
         let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).or(path.file_name().map(Path::new));
-        let name = below.expect("below it").to_string_lossy().into_owned();
+        let name = below.expect("a file name").to_string_lossy().into_owned();
         let is_test = name.contains("test") || name.contains("model");
         if NOT_EXPORTED.iter().any(|internal| path.ends_with(internal)) {
             continue;

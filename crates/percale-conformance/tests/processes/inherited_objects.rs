@@ -113,7 +113,7 @@ fn vectors(domain: &Domain) {
             .insert_many([there.parse().expect("an address")], 1)
             .expect("inserted");
         assert_eq!(vector.len(), before + 1, "{who}");
-        vector.remove(peer).expect("it is there");
+        vector.remove(peer).expect("the peer is in the vector");
     }
 }
 
@@ -177,7 +177,7 @@ fn shared_receives(domain: &Domain) {
             case("shared receiving: poll", || polled(&mut future).is_some_and(|end| end.is_err()));
         }
     });
-    assert!(held.expect("a child took it").cancel() && polled(&mut future).is_none(), "the receives are as they were");
+    assert!(held.expect("a child took it").cancel() && polled(&mut future).is_none(), "the receives are unchanged");
 }
 
 fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
@@ -207,12 +207,12 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
             case("domain: allows", || !domain.allows(bound, Access::REMOTE_WRITE));
         }
     });
-    assert!(domain.allows(bound, Access::REMOTE_WRITE), "the window is as it was");
+    assert!(domain.allows(bound, Access::REMOTE_WRITE), "the window is unchanged");
     let mut operation = Some(one.bind_window(to_two, &two, &region, bind).start().expect("a bind"));
     case("window operation: is_ready", || operation.as_ref().is_some_and(|operation| operation.is_ready()));
     case("window operation: wait", || operation.take().is_some_and(|mut operation| operation.wait().is_err()));
     case("window operation: drop", || operation.take().is_some());
-    operation.expect("a child took it").wait().expect("it is bound");
+    operation.expect("a child took it").wait().expect("the window is bound");
     // Accesses that wait for a counter remain outstanding.
     let remote = region.remote();
     let start = || one.read(to_two, remote, vec![0; 4096]).when(&counter, 1).start().expect("a read");
@@ -288,7 +288,7 @@ fn regions(domain: &Domain) {
     });
     let mut byte = [0];
     region.read(0, &mut byte);
-    assert_eq!(byte, [7], "the region is as it was");
+    assert_eq!(byte, [7], "the region is unchanged");
     assert_eq!(view.read_at::<[u8; 64]>(0), Ok([0; 64]), "the allocation is as it was");
     let mut raw = Some(raw);
     case("raw region: close", || raw.take().is_some_and(|raw| harmless(raw.close())));
@@ -334,7 +334,7 @@ fn triggered(domain: &Domain, one: &Endpoint) {
     });
     assert!(!variable.is_written());
     when.add(1);
-    assert_eq!(to.value(), 1, "the work was as it was");
+    assert_eq!(to.value(), 1, "the work is unchanged");
 }
 
 fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: PeerAddress) {
@@ -355,7 +355,7 @@ fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: Pee
     case("collective: wait", || under_way.take().is_some_and(|mut under_way| under_way.wait().is_err()));
     case("collective: drop", || under_way.take().is_some());
     future.replace(Box::pin(barrier().start().expect("a barrier")));
-    let future = future.as_mut().expect("it was put there");
+    let future = future.as_mut().expect("a future");
     assert!(polled(future).is_none());
     case("collective: poll", || polled(future).is_some_and(|end| end.is_err()));
     case("endpoint: join", || one.join(members).is_err());

@@ -23,7 +23,7 @@ fn builder(name: &str) -> VectorBuilder {
     VectorBuilder::default().name(name).kind(VectorType::Map)
 }
 
-/// Returns an address that shows whether it was read torn: its port and both of its halves are computed from one
+/// Returns an address in which a torn read can be detected: its port and both of its halves are computed from one
 /// number.
 fn whole(n: u64) -> SocketAddr {
     let port = (n % 65_000) as u16 + 1;
@@ -36,14 +36,14 @@ fn whole(n: u64) -> SocketAddr {
 /// Returns whether an address is not torn.
 fn is_whole(address: SocketAddr) -> bool {
     match address.ip() {
-        // The address is in a range (10.200/16, ports from 7000), or a single one.
+        // Addresses in 10.200/16 belong to a range with ports from 7000. All others are single entries.
         IpAddr::V4(ip) if ip.octets()[..2] == [10, 200] => (7000..7010).contains(&address.port()),
         IpAddr::V4(ip) => whole(u64::from(ip.to_bits() & 0xff_ffff)) == address,
         IpAddr::V6(ip) => whole(ip.to_bits() as u64) == address,
     }
 }
 
-/// Returns a number below that of 10.200.0.0, so that no single address looks like one of a range.
+/// Returns a random number below the number of 10.200.0.0, so that no single address equals an address of a range.
 fn number(random: &mut Random) -> u64 {
     random.below(0xc0_0000) as u64
 }
@@ -105,7 +105,7 @@ fn churn(vector: &AddressVector, random: &mut Random) {
             Ok(())
         }
     };
-    done.expect("the vector takes it");
+    done.expect("the vector accepts the command");
 }
 
 /// The role of a process that looks up all entries without end.
@@ -294,11 +294,11 @@ mod shm {
                 let (resident, share) = printed.split_once(' ').unwrap();
                 let (resident, share): (u64, u64) = (resident.parse().unwrap(), share.parse().unwrap());
                 assert!(resident >= entries, "{resident} KiB of {entries}");
-                assert!(share <= resident / 4, "{share} KiB of {resident} are this process's");
+                assert!(share <= resident / 4, "this process accounts for {share} of {resident} KiB");
                 sum += share;
             }
             let all = vector_bytes(count) / 1024;
-            println!("{count} entries: {all} KiB; {READERS} readers have {sum} KiB together with this process's all");
+            println!("{count} entries: {all} KiB; the shares of {READERS} readers sum to {sum} KiB");
             // Other tests of this process have small vectors as well.
             assert!(sum <= all + 1024, "{sum} KiB for {all}");
         }
@@ -322,7 +322,7 @@ mod shm {
                 last.kill();
                 if random.below(4) == 0 {
                     let vector = builder(&name).build().unwrap();
-                    assert!(vector.changes() > 0, "it is the same vector");
+                    assert!(vector.changes() > 0, "the existing vector was opened");
                     check_among(&vector);
                 }
                 last = next;
@@ -332,7 +332,7 @@ mod shm {
             check(&vector);
             println!("{times} writers and {readers} readers were killed");
             drop(vector);
-            assert_eq!(builder(&name).read_only().build().unwrap_err().errno(), libc::ENOENT, "nothing is left");
+            assert_eq!(builder(&name).read_only().build().unwrap_err().errno(), libc::ENOENT, "the vector is removed");
         }
     }
 }
@@ -343,12 +343,12 @@ const fn vector_bytes(count: u64) -> u64 {
     count.next_multiple_of(512) * (8 + 8) + (64 << 10)
 }
 
-/// Like [`check`], for a vector that other processes are changing. Checks only what remains true then.
+/// Like [`check`], for a vector that other processes are changing. Checks only properties that hold during changes.
 fn check_among(vector: &AddressVector) {
     let base = vector.options().base;
     let mut there = (0..CHURNED * 4).filter_map(|index| vector.lookup(PeerAddress(base + index)));
     assert!(there.all(is_whole), "an entry is torn");
-    let peer = vector.insert(whole(5)).expect("it can be written");
+    let peer = vector.insert(whole(5)).expect("the vector is writable");
     // Another process may have removed the entry and inserted another one at its place.
     assert!(vector.lookup(peer).is_none_or(is_whole));
 }

@@ -67,7 +67,7 @@ pub(crate) fn cycles() {
         (0..number % 20).for_each(|_| _ = open.endpoint.progress());
         peer.kill();
         for mut sending in sends {
-            // It may have been echoed already. The test only requires that it has ended.
+            // The send may have succeeded or failed. The test only requires that it has ended.
             drop(sending.wait_for(Duration::from_secs(10)));
         }
         while open.events.read().is_some() {}
@@ -127,7 +127,7 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
         let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
         spokes.push(Helper::start("spokes", &reported));
         // Each group is connected before the next is started.
-        assert_eq!(spokes.last_mut().expect("the last").receive_line(), "exchanged");
+        assert_eq!(spokes.last_mut().expect("a helper").receive_line(), "exchanged");
     }
     println!("{transport}: {}", hub.receive_line());
     for _ in 1..ROUNDS {
@@ -162,7 +162,7 @@ pub(crate) fn hub() {
     let me = open.insert(&open.endpoint.address().to_string());
     open.inject(me, 1, b"warm");
     open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to itself");
-    // Among the mappings, rings belong to a pair, and doorbells are pages of the peers.
+    // Of the measured mappings, rings belong to a pair, and doorbells are pages of the peers.
     let measure = || [resident_kib(), status_kib("RssAnon"), mapped_kib("percale-pair"), mapped_kib("percale-bell")];
     let before = measure();
     open.say_address();

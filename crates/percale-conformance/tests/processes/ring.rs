@@ -20,12 +20,12 @@ const SPINNING: f64 = 50.0;
 /// The maximum number of measurements. Other load on the processors affects some of them.
 const ROUNDS: u32 = 12;
 
-/// No process spins without yielding. A spinning process would delay each hop for the rest of its time slice, which is
-/// milliseconds and thousands of times the duration of a hop. The example `token_ring` measures the exact ratio. A test
-/// must not check it, because the machine may be busy.
+/// No process spins without yielding. A spinning process would delay each hop for the rest of its time slice. A time
+/// slice takes milliseconds, which is thousands of times the duration of a hop. The example `token_ring` measures the
+/// exact ratio. A test must not check it, because the machine may be busy.
 fn a_token_goes_round() {
     let [first, second, ..] = processors()[..] else {
-        return skipped("a token on two processors", "there is only one");
+        return skipped("a token on two processors", "only one processor is available");
     };
     let both = format!("{first},{second}");
     let ratio = |_| {

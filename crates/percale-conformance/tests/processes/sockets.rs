@@ -39,7 +39,7 @@ pub(crate) fn lazy() {
     for _ in 0..1000 {
         open.endpoint.progress();
     }
-    assert_eq!(sockets(), before, "nothing was asked of any peer so far");
+    assert_eq!(sockets(), before, "no operation was posted yet");
     assert_eq!(open.events.read(), None);
     open.exchange(peer, 1, 100).expect("the first operation connects");
     let after = sockets();

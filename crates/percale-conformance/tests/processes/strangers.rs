@@ -33,7 +33,7 @@ fn descriptors() -> u64 {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, most) {
-        println!("the limit of descriptors stays: {error}");
+        println!("the descriptor limit cannot be raised: {error}");
     }
     rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -58,7 +58,7 @@ fn latency(open: &Open, peer: PeerAddress) -> Duration {
     times[times.len() / 2]
 }
 
-/// Connects as a stranger: sends a hello, and accepts the connection if it is offered one.
+/// Connects as a stranger: sends a hello, and accepts the connection if the endpoint offers one.
 fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream> {
     let mut incarnation = [7; 16];
     incarnation[..8].copy_from_slice(&number.to_le_bytes());
@@ -123,7 +123,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
     let during = times[times.len() / 2];
     println!(
         "{name}: {MANY} strangers; memory {} KiB before, {} KiB more at most (bound {} KiB); an echo: {alone:?} alone, \
-         {during:?} while they come, {meanwhile:?} while they stay; a new peer's first echo: {connecting:?}",
+         {during:?} while they connect, {meanwhile:?} while connected; a new peer's first echo: {connecting:?}",
         before >> 10,
         (peak - before) >> 10,
         BOUND >> 10
@@ -137,7 +137,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
 fn silent_connections_use_bounded_memory_and_block_no_peer(_: &str) {
     // Some send nothing, and others send half of a hello.
     endure("silent strangers", |to, number| {
-        let mut stream = TcpStream::connect(to).expect("the kernel takes calls");
+        let mut stream = TcpStream::connect(to).expect("the kernel accepts connections");
         if number % 2 == 1 {
             stream.write_all(b"percale\0").expect("a few bytes");
         }
@@ -147,19 +147,19 @@ fn silent_connections_use_bounded_memory_and_block_no_peer(_: &str) {
 
 /// Requirements: FLT-007.
 fn unknown_peers_use_bounded_memory_and_block_no_peer(_: &str) {
-    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("the listener's address");
     endure("strangers that connect", |to, number| meet(to, nowhere, number as u64));
 }
 
 /// Requirements: FLT-007.
 fn reconnecting_peers_use_bounded_memory_and_block_no_peer(_: &str) {
-    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("the listener's address");
     endure("strangers that connect and disconnect", |to, number| drop(meet(to, nowhere, number as u64)));
 }
 
 /// Requirements: FLT-007.
 fn misdirected_frames_use_bounded_memory_and_block_no_peer(_: &str) {
-    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("the listener's address");
     let frame = Head { kind: FrameKind::Control, len: 3, ..Head::default() };
     let mut bytes = Vec::new();
     for _ in 0..1000 {

@@ -1,7 +1,8 @@
 //! A device's primary context, and its lanes.
 //!
-//! A lane is a stream, and an event that is recorded after its last copy. Copies take a free lane, or a new one, so
-//! that different kinds of transfers do not wait for each other. A lane is returned when its copies have ended.
+//! A lane is a stream, and an event that is recorded after the last copy in the stream. Copies take a free lane, or a
+//! new one, so that different kinds of transfers do not wait for each other. A lane is returned when its copies have
+//! ended.
 
 #![expect(unsafe_code, reason = "calls the driver; each block states its own reason")]
 

@@ -3,8 +3,8 @@
 //! cuMemcpyHtoD from pageable memory may return while its last bytes, at most 64 KiB, are still being copied to the
 //! device. cuMemcpyDtoD and cuMemset do not wait for the device at all. The legacy default stream orders them before
 //! the application's next call, but percale's streams are CU_STREAM_NON_BLOCKING and do not wait for that stream. On an
-//! H200, half of 2,000 copies of 64 KiB that followed a cuMemcpyHtoD to the same memory read old bytes, and 10 to 27
-//! copies of 1 MiB did. Conversely, the late bytes may overwrite the bytes that a transfer has written.
+//! H200, half of 2,000 copies of 64 KiB that followed a cuMemcpyHtoD to the same memory read old bytes, and so did 10
+//! to 27 copies of 1 MiB. Conversely, the late bytes may overwrite the bytes that a transfer has written.
 //!
 //! Therefore, before percale's first copy from or to an allocation, and before it exports the allocation to another
 //! process or device:
@@ -93,7 +93,7 @@ impl Settled {
 
 fn capturing(code: i32) -> DeviceError {
     let text = "a graph is being captured on a blocking stream, so copies to this memory that are under way cannot be waited for; capture on \
-                streams of CU_STREAM_NON_BLOCKING, or use memory of cuMemAlloc";
+                streams created with CU_STREAM_NON_BLOCKING, or use memory from cuMemAlloc";
     DeviceError::Driver { function: WAIT, code, text: text.to_owned(), memory: false }
 }
 

@@ -21,7 +21,8 @@ bitflags! {
         const REMOTE_READ = 1 << 12;
         /// Peers may write the region, and change it with atomics.
         const REMOTE_WRITE = 1 << 13;
-        /// Peers may change and fetch only with atomics. libfabric does not have this right, but verbs does.
+        /// Peers may change and fetch values of the region with atomics. This right alone does not permit reads and
+        /// writes. libfabric does not have this right, but verbs does.
         const REMOTE_ATOMIC = 1 << 62;
         /// Peers may fetch with atomics. Implied by other rights.
         #[doc(hidden)]
@@ -32,8 +33,8 @@ bitflags! {
 /// The rights of peers in an [`Access`]. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait AccessExt: Sized {
-    /// Returns all rights of peers. A right to write includes changing with atomics, and a right to read includes
-    /// fetching.
+    /// Returns all rights of peers. The right to write implies the right to change memory with atomics, and the right
+    /// to read implies the right to fetch with atomics.
     fn remote_rights(self) -> Self;
 
     /// Returns whether peers may change the memory in any way.
@@ -55,8 +56,8 @@ impl AccessExt for Access {
     }
 }
 
-/// Checks an access to the `len` bytes that start at `address`. The region has `size` bytes that start at `base`, and
-/// may or may not grant the right. Returns the offset of the first byte of the access.
+/// Checks an access to the `len` bytes that start at `address`. The region has `size` bytes that start at `base`.
+/// `right` is set if the region grants the right. Returns the offset of the first byte of the access.
 #[inline(always)]
 pub const fn admit(right: bool, (base, size): (u64, u64), (address, len): (u64, u64)) -> Result<u64, Refusal> {
     if !right {
@@ -83,7 +84,7 @@ pub enum Refusal {
     #[error("the access is outside the region")]
     Range,
     /// The memory of the region is not accessible at the target.
-    #[error("the region's memory cannot be read or written there")]
+    #[error("the region's memory is not accessible at the target")]
     Fault,
     /// The target of an atomic operation is not aligned to its size.
     #[error("the target of an atomic operation is not aligned to its size")]

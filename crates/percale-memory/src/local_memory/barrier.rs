@@ -3,8 +3,8 @@
 //! It moves the cost of the fence in Dekker's pattern from the side that publishes often to the side that checks
 //! rarely. The checking side is a receiver that goes to sleep, or a target that revokes a right. It pays 16 µs, and the
 //! publishing side pays nothing. The fence reaches only processes that have registered, and the kernel does not report
-//! which processes have. So a process that wants to omit its fences registers before it announces this. A process that
-//! would fence on behalf of others allows this only after it has tested that it can.
+//! which processes these are. So a process registers before it announces that it omits its fences. A process permits
+//! other processes to omit their fences only after it has tested that it can execute fences for them.
 
 #![expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason")]
 
@@ -25,9 +25,9 @@ fn membarrier(command: libc::c_int) -> bool {
 /// thread in the child would never end.
 static REGISTERED: PerProcess<OnceLock<bool>> = PerProcess::new();
 
-/// Registers this process, so that [`everywhere`] in other processes reaches it. The first call takes about 10 ms (the
-/// kernel waits until no processor uses the process's old state), so a thread that has messages to send must not make
-/// it.
+/// Registers this process, so that [`everywhere`] in other processes also executes a fence here. The first call takes
+/// about 10 ms (the kernel waits until no processor uses the process's old state), so a thread that has messages to
+/// send must not make it.
 #[inline]
 pub fn register() {
     match REGISTERED.get_or_make() {

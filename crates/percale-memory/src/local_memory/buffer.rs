@@ -45,8 +45,8 @@ impl std::fmt::Debug for Buffer {
 }
 
 enum Memory {
-    /// Also contains boxed slices. The compiler assumes that a vector's address does not change when the vector is
-    /// moved, but not that a box's does not.
+    /// Also contains boxed slices. Pointers to the content of a vector stay valid when the vector is moved. For a box,
+    /// the compiler may assume that they do not.
     Heap(Vec<u8>),
     Sealed(Allocation),
     Static(&'static [u8]),

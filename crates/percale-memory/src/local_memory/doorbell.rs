@@ -1,5 +1,5 @@
-//! The doorbell. It notifies an endpoint that a ring that the endpoint does not poll has frames, and wakes up a
-//! sleeping endpoint.
+//! The doorbell. It notifies an endpoint of frames in rings that the endpoint does not poll, and wakes up a sleeping
+//! endpoint.
 //!
 //! An endpoint has one [`Doorbell`]: a page that its peers map, and an event descriptor that its peers hold. The page
 //! contains
@@ -45,7 +45,7 @@
 //! event would suppress the wake-ups by all other peers. Therefore
 //! 1. the page determines only whether a *peer* can omit a system call. Threads of the endpoint's own process use a
 //!    mark that peers cannot reach (`Asleep`), and always wake up a sleeping endpoint;
-//! 2. every sleep ends after a bounded time. After it all links are checked, even if their bits are not set.
+//! 2. every sleep ends after a bounded time. Then all links are checked, even if their bits are not set.
 
 #![expect(unsafe_code, reason = "a view of a shared page; the block states its reason")]
 
@@ -115,7 +115,7 @@ pub(super) struct Page {
 #[repr(C, align(64))]
 struct Sleeper {
     asleep: AtomicU32,
-    /// The processor on which the endpoint last reported to run, plus one, or 0 if it has not reported any.
+    /// The processor on which the endpoint was running at its last report, plus one, or 0 before the first report.
     processor: AtomicU32,
 }
 
@@ -483,7 +483,7 @@ impl PeerDoorbell {
         Mapping::of(memory, DOORBELL_BYTES)
     }
 
-    /// Returns the processor on which the peer last reported to run.
+    /// Returns the processor on which the peer was running at its last report.
     #[inline]
     pub fn processor(&self) -> Option<u32> {
         self.mapped.page().sleeper.processor.load(Ordering::Relaxed).checked_sub(1)

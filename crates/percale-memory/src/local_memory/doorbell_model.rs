@@ -36,7 +36,7 @@ impl Shared {
                 self.page.ring(ring as u32);
             }
             if self.page.must_wake().is_some() {
-                assert!(!self.event.swap(true, Ordering::Relaxed), "two woke one sleeper");
+                assert!(!self.event.swap(true, Ordering::Relaxed), "two peers woke one sleeper");
             }
         }
     }

@@ -41,7 +41,7 @@ fn only_a_sleeper_is_woken_and_only_once() {
     assert_eq!(count(), Err(Errno::AGAIN));
     doorbell.arm(WakeMethod::Word);
     doorbell.wake();
-    assert_eq!(count(), Err(Errno::AGAIN), "nobody waits for the event");
+    assert_eq!(count(), Err(Errno::AGAIN), "no thread waits for the event");
     doorbell.arm(WakeMethod::Both);
     doorbell.wake();
     assert_eq!(count(), Ok(1));
@@ -62,10 +62,10 @@ fn own_threads_wake_the_endpoint_regardless_of_the_page() {
             doorbell.mapped.page().sleeper.asleep.store(scribbled, Ordering::SeqCst);
             rings(&doorbell);
             assert_eq!(count(), Ok(1));
-            assert!(!doorbell.mapped.page().is_asleep(), "peers need not ring");
+            assert!(!doorbell.mapped.page().is_asleep(), "the doorbell is no longer asleep");
         }
         rings(&doorbell);
-        assert_eq!(count(), Err(Errno::AGAIN), "it is awake");
+        assert_eq!(count(), Err(Errno::AGAIN), "an awake doorbell gets no event");
     }
 }
 
@@ -115,7 +115,7 @@ fn sleeper_on_the_word_is_woken() {
             let wakes = std::time::Instant::now();
             peer.notify(true);
             for sleeper in sleepers {
-                assert!(sleeper.join().unwrap() >= wakes, "it did not sleep");
+                assert!(sleeper.join().unwrap() >= wakes, "the sleeper returned before the notification");
             }
         });
         // A wake-up that happened before the sleep ends the sleep at once.
@@ -126,7 +126,7 @@ fn sleeper_on_the_word_is_woken() {
         let sleeps = std::time::Instant::now();
         while sleeps.elapsed() < Duration::from_millis(1) {
             doorbell.sleep(wake_by, Duration::from_millis(1));
-            assert!(peer.is_asleep(), "it was not woken");
+            assert!(peer.is_asleep(), "the doorbell is still asleep");
         }
         doorbell.disarm();
     }

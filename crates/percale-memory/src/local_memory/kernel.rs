@@ -2,9 +2,8 @@
 //! and not a signal.
 //!
 //! [`cross`] makes the call, to and from any process that permits it. The rest of the module copies memory of this
-//! process that may not be mapped. It is copied by the same call on this process. If a sandbox forbids
-//! the call, the memory is copied through a pipe: reading from a pipe into invalid memory, or writing invalid memory to
-//! a pipe, fails as well.
+//! process that may be unmapped, with the same call on this process. If a sandbox forbids the call, the memory is
+//! copied through a pipe: reading from a pipe into invalid memory, or writing invalid memory to a pipe, fails as well.
 
 #![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
 
@@ -49,8 +48,9 @@ pub unsafe fn cross(pid: i32, direction: Direction, local: &[libc::iovec], remot
     }
 }
 
-/// Makes one system call that copies between local memory and the address space of a `/proc/PID/mem`, at address
-/// `remote`. Returns the number of bytes copied. This is 0 once no process has that address space any more.
+/// Makes one system call that copies between local memory and the address space that an open `/proc/PID/mem` file
+/// refers to, at address `remote`. Returns the number of bytes copied. This is 0 once no process has that address space
+/// any more.
 ///
 /// # Safety
 /// As for [`cross`].
@@ -248,7 +248,7 @@ fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result
     Ok(())
 }
 
-/// Copies between `theirs`, which may not be mapped, and `ours`, which is mapped and has the same length.
+/// Copies between `theirs`, which may be unmapped, and `ours`, which is mapped and has the same length.
 fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let mut done = 0;
     while done < theirs.len() {
@@ -290,7 +290,7 @@ fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Res
     Ok(())
 }
 
-/// Makes a call, and returns the number of bytes that it copied. 0 bytes are an error.
+/// Makes a call, and returns the number of bytes that it copied. Returns an error if this number is 0.
 fn moved(name: &'static str, make: impl Fn() -> isize) -> io::Result<usize> {
     let moved = call(name, || match usize::try_from(make()) {
         Ok(moved) => Ok(moved),
@@ -370,6 +370,6 @@ mod tests {
         assert_eq!(bytes, [7; 20]);
         let own = std::process::id().cast_signed();
         assert_eq!(word_at(own, start.expose_provenance() as u64).unwrap(), u64::from_ne_bytes([7; 8]));
-        assert!(word_at(own, start.addr() as u64 + page as u64 - 4).is_err(), "a word is not read in part");
+        assert!(word_at(own, start.addr() as u64 + page as u64 - 4).is_err(), "a word is read only as a whole");
     }
 }

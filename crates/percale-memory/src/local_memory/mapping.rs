@@ -3,8 +3,8 @@
 //! A [`Mapping`] is a shared mapping of a sealed memfd (or, on systems that cannot share memory, private memory). The
 //! size of a sealed memfd can never change (the process that creates it sets F_SEAL_SHRINK and F_SEAL_GROW, and each
 //! process that receives it checks them), so no access within the mapping can raise SIGBUS because of a truncation. A
-//! process can still punch holes in it. They read as zero, as long as the system has memory for another page. Because
-//! there may be no huge page left, memory of huge pages is not mapped.
+//! process can still punch holes in it. A hole reads as zero, as long as the system has memory for another page.
+//! Because no huge page may be left, a memfd of huge pages is not mapped.
 //!
 //! A mapping is MADV_DONTFORK, because a forked child must not use its parent's rings. In the child the mapping is only
 //! an address, at which the child may have mapped other memory in the meantime.
@@ -33,7 +33,7 @@ const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
-    /// The only process in which it is mapped.
+    /// The only process in which the memory is mapped.
     process: Process,
 }
 
@@ -43,7 +43,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps all `len` bytes of `fd`. It must be sealed against changes of its size and have exactly this size.
+    /// Maps all `len` bytes of `fd`. The memfd must be sealed against changes of its size and have exactly this size.
     ///
     /// # Errors
     /// `InvalidData` if the memfd does not have that size, is not sealed, or uses huge pages; otherwise the error of

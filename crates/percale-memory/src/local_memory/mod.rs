@@ -1,5 +1,5 @@
-//! Memory as used within this process, without the keys with which peers reach it. Keys are in percale's module
-//! `memory`, which also exports the public types of this module.
+//! Memory as this process uses it, without the keys that peers use to access it. Keys are in percale's module `memory`,
+//! which also exports the public types of this module.
 //!
 //! * [`volatile`] contains references to memory that other threads or processes may be writing, and copies to and from
 //!   it.
@@ -8,7 +8,7 @@
 //! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
 //! * `doorbell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
-//!   memory that may not be mapped.
+//!   memory that may be unmapped.
 //! * `words` are 64-bit words that are shared by threads or processes.
 //! * [`mapping`] is the only module that maps and unmaps shared pages.
 

@@ -2,7 +2,7 @@
 //! access takes place after the revocation has completed.
 //!
 //! A peer that reads or writes the target's memory directly (with its own loads and stores) does not request permission
-//! at that time. Instead it announces each access in a [`AnnouncementLine`] of the memory that the pair shares, and
+//! at that time. Instead it announces each access in an [`AnnouncementLine`] of the memory that the pair shares, and
 //! then checks whether the [`KeyPageEntry`] of the region in the target's key page is still valid:
 //!
 //! ```text
@@ -23,7 +23,7 @@
 //!
 //! # Without the initiator's fence
 //! The fence is most of the cost of a short access. So an initiator that has made `FENCED_ACCESSES` accesses stops
-//! fencing: it sets `UNFENCED` in its line, fences once, and from then on orders only its compiler. A revoker that
+//! fencing: it sets `UNFENCED` in its line, fences once, and from then on uses only compiler fences. A revoker that
 //! finds the mark set after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the
 //! snapshot. The snapshot then includes each access announced before that moment, and each access announced later finds
 //! its entry revoked. If a revoker does not find the mark set, its fence came before the initiator's, so the
@@ -70,7 +70,7 @@ pub struct AnnouncementLine {
     sequence: AtomicU64,
     /// [`FENCED`], [`UNFENCED`] or [`REQUESTED`]. Revokers write only the last of these.
     manner: AtomicU32,
-    /// Written by the target: whether it can fence on behalf of the initiator.
+    /// Whether the target can fence on behalf of the initiator. Written by the target.
     can_fence: AtomicU32,
 }
 
@@ -92,7 +92,7 @@ impl AnnouncementLine {
         self.manner.load(Ordering::SeqCst) != FENCED
     }
 
-    /// Requests that an initiator that announces without fences fence again, because the revoker had to fence for it.
+    /// Signals an initiator that announces without fences to use fences again, because the revoker had to fence for it.
     #[inline]
     pub fn ask_to_fence(&self) {
         // This fails if the initiator fences now, or if the request was made before.
@@ -107,8 +107,8 @@ impl AnnouncementLine {
         Snapshot { sequence: self.sequence.load(Ordering::Acquire) }
     }
 
-    /// Returns whether every access has ended that was in progress at the snapshot and that may have found an entry
-    /// valid that was revoked before it. Once the result is true, it stays true.
+    /// Returns whether the accesses that were in progress at the snapshot have ended. Later accesses cannot use an
+    /// entry that was revoked before the snapshot. Once the result is true, it stays true.
     #[inline]
     pub fn has_retired(&self, then: Snapshot) -> bool {
         then.sequence & 1 == 0 || self.sequence.load(Ordering::Acquire) != then.sequence
@@ -136,7 +136,7 @@ pub fn fence_initiators() -> bool {
     barrier::everywhere()
 }
 
-/// The initiator's side of a [`AnnouncementLine`], with its own count, which no peer can write. It does not refer to
+/// The initiator's side of an [`AnnouncementLine`], with its own count, which no peer can write. It does not refer to
 /// its line: the caller passes the same line each time. Code between [`enter`](Self::enter) and [`leave`](Self::leave)
 /// must not wait or panic.
 #[derive(Debug, Default)]
@@ -288,8 +288,8 @@ impl Pin {
         self.state.fetch_or(REVOKED, Ordering::AcqRel) & REVOKED == 0
     }
 
-    /// Returns whether no thread is inside. On a revoked pin this stays true, and all accesses of the threads are
-    /// visible to the caller.
+    /// Returns whether no thread is inside. If the pin is revoked and the result is true, it stays true, and all
+    /// accesses of the threads are visible to the caller.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.state.load(Ordering::Acquire) & !REVOKED == 0

@@ -276,8 +276,8 @@ fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
     });
 }
 
-/// A revocation requests that an initiator that does not fence start fencing again. At the next revocation it has done
-/// so, or not yet.
+/// A revocation requests that an initiator that does not fence start fencing again. At the next revocation the
+/// initiator may or may not have done so.
 ///
 /// Requirements: REV-007.
 #[test]

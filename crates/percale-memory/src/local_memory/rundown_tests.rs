@@ -101,7 +101,7 @@ fn write(memory: &[AtomicU64], value: u64, turn: u64) {
 fn reuse_alone(memory: &[AtomicU64], value: u64) {
     memory.iter().for_each(|word| word.store(value, Ordering::Relaxed));
     for _ in 0..LOOKS {
-        assert!(memory.iter().all(|word| word.load(Ordering::Relaxed) == value), "a write came late");
+        assert!(memory.iter().all(|word| word.load(Ordering::Relaxed) == value), "revoked memory was written");
     }
 }
 
@@ -182,7 +182,7 @@ fn initiator_stops_fencing_after_many_accesses_until_requested() {
         access(&mut announcer, &line);
         assert!(line.is_unfenced());
         line.ask_to_fence();
-        assert!(line.is_unfenced(), "nothing was announced since");
+        assert!(line.is_unfenced(), "no access was announced since the request");
         access(&mut announcer, &line);
         assert!(!line.is_unfenced());
     }
@@ -194,13 +194,13 @@ fn initiator_keeps_fencing_if_the_target_cannot() {
     (0..3 * FENCED_ACCESSES).for_each(|_| access(&mut announcer, &line));
     assert!(!line.is_unfenced());
     line.ask_to_fence();
-    assert!(!line.is_unfenced(), "it fences already");
+    assert!(!line.is_unfenced(), "the line already fences");
 }
 
 #[test]
 fn a_line_retires_when_it_is_even_or_has_changed() {
     let (line, mut announcer) = (AnnouncementLine::default(), Announcer::default());
-    assert!(line.has_retired(line.snapshot()), "nobody is inside");
+    assert!(line.has_retired(line.snapshot()), "no access is in progress");
     announcer.enter(&line);
     assert!(announcer.is_inside());
     let first = line.snapshot();
@@ -256,7 +256,7 @@ fn a_pin_counts_and_is_revoked_once() {
     let (first, second) = (pin.enter().unwrap(), pin.enter().unwrap());
     assert!(!pin.is_quiet());
     assert!(pin.revoke() && pin.is_revoked());
-    assert!(!pin.revoke(), "it was revoked before");
+    assert!(!pin.revoke(), "the pin is already revoked");
     assert!(pin.enter().is_none());
     drop(first);
     assert!(!pin.is_quiet());

@@ -10,8 +10,8 @@
 //! * A peer may write an arena at any time, so percale stores no data of its own in arenas. The free lists are ordinary
 //!   memory, and bytes are only copied in and out.
 //! * The number of an arena is never used again in this process, so a peer may identify its mapping by that number.
-//! * An arena's address range is in the registry exactly while code may still validly refer to it: it is added before
-//!   the first allocation is returned, and removed before the arena is unmapped.
+//! * An arena's address range is in the registry exactly as long as code may refer to it: it is added before the first
+//!   allocation is returned, and removed before the arena is unmapped.
 //!
 //! One lock protects the registry and the free lists. It is never held during a system call. [`locate`] first compares
 //! with two plain bounds, so a query about ordinary memory usually costs two loads. (A child inherits its parent's
@@ -152,9 +152,9 @@ struct Registry {
 }
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new();
-/// The lower bound of the addresses of all arenas; the other one is the upper bound. Both are written under the lock. A
-/// reader that may validly query an allocation got the allocation from a thread that saw its arena being added, so the
-/// bounds that it reads include the arena.
+/// The lower and the upper bound of the addresses of all arenas. They are written under the lock. A reader that may
+/// validly query an allocation got the allocation from a thread that saw its arena being added, so the bounds that it
+/// reads include the arena.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -221,10 +221,11 @@ fn reserved(len: usize) -> usize {
 }
 
 /// Allocates `len` bytes, all 0, which local peers can map. They start at a cache line or, for 64 KiB and more, at a
-/// page.
+/// page. Accesses to memory that peers can map never fail later, because every page of it is present when this function
+/// returns.
 ///
-/// If the system does not provide memory or a descriptor. Accesses to memory that peers can map never fail later,
-/// because every page of it is present when this function returns.
+/// # Errors
+/// See [`AllocateError`].
 pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
     if len < LARGE {
         // This is a separate statement, so that the lock is released before an arena is created.

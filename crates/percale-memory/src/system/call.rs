@@ -1,4 +1,4 @@
-//! System calls with names. Errors contain the name of the call that failed, and advice.
+//! System calls that return errors with the name of the call that failed, and advice.
 //!
 //! Calls that open or grow something are made through [`call`]. Its error is passed on as an [`io::Error`], and
 //! [`errno`] returns its number.

@@ -1,4 +1,4 @@
-//! Descriptors with which threads of this process wake up each other, and with which peers wake up this process. They
+//! Descriptors with which threads of this process wake each other up, and with which peers wake up this process. They
 //! are eventfds or, if none is available, pipes.
 //!
 //! A pipe wakes up only threads of this process, because only eventfds are passed to peers.

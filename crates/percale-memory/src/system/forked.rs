@@ -72,8 +72,8 @@ impl Process {
     }
 }
 
-/// Returns a word by which peers recognize the memory of this process. It is in a page that no forked child has, at an
-/// address at which another program has mapped memory only by accident. It must not be accessed in a child.
+/// Returns a word by which peers recognize the memory of this process. It is in a page that no forked child has, at a
+/// random address, where another program is unlikely to have mapped memory. It must not be accessed in a child.
 ///
 /// The address is randomly chosen up to 256 GiB below the one that the kernel chose, because programs without address
 /// space randomization (`setarch -R`, most debuggers) have their pages at the same addresses.

@@ -4,7 +4,7 @@
 //! * `forked` distinguishes a process from its forked children. `process_socket` contains a socket that a forked child
 //!   does not keep.
 //! * `random` returns random bytes.
-//! * `thread` starts threads. `event` contains the descriptor with which threads and peers wake up each other. `spin`
+//! * `thread` starts threads. `event` contains the descriptor with which threads and peers wake each other up. `spin`
 //!   determines how long a waiting thread polls before it sleeps.
 
 pub mod call;

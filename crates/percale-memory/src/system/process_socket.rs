@@ -276,7 +276,7 @@ mod tests {
         }
         assert!(is_connected(ours.as_fd()));
         drop(ours);
-        assert!(ends_soon(&theirs), "the child keeps it");
+        assert!(ends_soon(&theirs), "the child keeps the socket open");
         drop(started);
         // SAFETY: the child belongs to this test; the null pointer means that no status is written.
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
@@ -347,7 +347,7 @@ mod tests {
                         let (ours, theirs) = pair();
                         assert!(is_connected(ours.as_fd()));
                         drop(ours);
-                        assert!(ends_soon(&theirs), "a child keeps it");
+                        assert!(ends_soon(&theirs), "a child keeps the socket open");
                     }
                 });
             }

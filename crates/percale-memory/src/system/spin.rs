@@ -36,7 +36,7 @@
 //! * Checking on which processor the peer runs took 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with
 //!   250 µs, 3.2 to 4.3 µs with 100 µs, and 5 to 10 µs with 80 µs. With 80 µs a round takes longer than the budget, so
 //!   all threads sleep.
-//! * On another machine, where processors wake up each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
+//! * On another machine, where a wake-up of another processor is cheap, sleeping after late yields took 2.3 to 5.0 µs.
 //! * For values of `LATES` from one to four the difference is within the noise. It is two, so that a pair that shares
 //!   its processor with a third process still has a turn to answer in.
 //! * `LATE` lies between the time of a yield that no other thread uses (0.20 µs, 0.35 µs at the 99th percentile) and
@@ -164,8 +164,8 @@ pub fn offer() {
     offer_in(&mut Real);
 }
 
-/// Returns whether a yield that took this long let another thread run. A yield can also take long because the kernel's
-/// code was not in the cache.
+/// Returns whether a yield that took this long let another thread run. A yield can also take a long time because
+/// the kernel's code was not in the cache.
 fn yielded_processor(world: &mut impl World, took: Duration) -> bool {
     took >= LATE && !ALONE.get() && world.lost_processor()
 }
@@ -209,7 +209,7 @@ pub fn found() {
     EMPTY_READS.set(EmptyPolls::NONE);
 }
 
-/// The number of looks as which a round of progress counts.
+/// The number of looks that a round of progress counts as.
 pub const PROGRESS_LOOKS: u32 = 4;
 
 /// The next step of a waiting thread that found nothing.
@@ -333,7 +333,7 @@ mod tests {
         now: Instant,
         a_yield: Duration,
         yields: u32,
-        /// Whether other threads do not run during late yields.
+        /// Whether no other thread runs during a late yield.
         undisturbed: bool,
     }
 
@@ -357,7 +357,7 @@ mod tests {
                     SpinStep::Late => panic!("there is no deadline"),
                 }
             }
-            panic!("it never sleeps");
+            panic!("the thread never sleeps");
         }
     }
 
@@ -385,7 +385,7 @@ mod tests {
 
     /// A `near` function that must not be called.
     fn must_not_be_called() -> bool {
-        panic!("only a crowded thread calls it");
+        panic!("called by a thread that is not crowded");
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
             assert_eq!(wait.since, None, "no yield yet");
         }
         assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100);
-        assert_eq!(looks(), LOOKS, "nobody else was there");
+        assert_eq!(looks(), LOOKS, "no other thread was found");
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
         let mut many = Fake::new(LATE);
         assert_eq!(many.yields_of(&mut SpinBudget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
-        assert_eq!(many.yields_of(&mut SpinBudget::new()), 1, "and needs no more than one");
+        assert_eq!(many.yields_of(&mut SpinBudget::new()), 1, "one yield is enough");
         // Long turns of other threads do not reduce the number of late yields.
         CROWDED.set(0);
         assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut SpinBudget::new()), LATES);
@@ -430,10 +430,14 @@ mod tests {
             assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again);
         }
         many.a_yield = PROMPT;
-        assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again, "the others sleep");
+        assert_eq!(
+            wait.yield_processor(None, must_not_be_called, &mut many),
+            SpinStep::Again,
+            "the other threads sleep"
+        );
         assert_eq!(wait.lates, 0);
         many.a_yield = LATE;
-        assert_eq!(many.yields_of(&mut wait), LATES, "it tolerates late yields again");
+        assert_eq!(many.yields_of(&mut wait), LATES, "late yields are tolerated again");
     }
 
     #[test]
@@ -462,14 +466,18 @@ mod tests {
         assert_eq!(many.yields_of(&mut wait), 1);
         CROWDED.set(0);
         wait.rest();
-        assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100, "alone, it has its budget again");
+        assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100, "without other threads, the full budget applies again");
     }
 
     #[test]
     fn deadline_is_checked_at_first_poll_and_before_each_yield() {
         CROWDED.set(0);
         let mut world = Fake::new(PROMPT);
-        assert_eq!(SpinBudget::new().step(Some(world.now), must_not_be_called), SpinStep::Late, "passed already");
+        assert_eq!(
+            SpinBudget::new().step(Some(world.now), must_not_be_called),
+            SpinStep::Late,
+            "the deadline has already passed"
+        );
         let deadline = Some(world.now + 3 * PROMPT);
         let mut wait = SpinBudget::new();
         while wait.yield_processor(deadline, must_not_be_called, &mut world) == SpinStep::Again {}
@@ -497,7 +505,7 @@ mod tests {
         assert!(empty_polls.is_offer_due(16));
         assert!(empty_polls.is_offer_due(16));
         CROWDED.set(0);
-        assert!(!empty_polls.is_offer_due(16), "the others are gone");
+        assert!(!empty_polls.is_offer_due(16), "the other threads are gone");
     }
 
     #[test]
@@ -515,7 +523,7 @@ mod tests {
             offers
         };
         assert_eq!(offers(LATE), READS / (ELSEWHERE_READS - 1));
-        assert!(offers(LATE / 2) >= READS - 1, "it spins");
+        assert!(offers(LATE / 2) >= READS - 1, "the thread spins");
     }
 
     #[test]
@@ -537,7 +545,7 @@ mod tests {
         CROWDED.set(0);
         let mut slow = Fake { undisturbed: true, ..Fake::new(2 * LATE) };
         offer_in(&mut slow);
-        assert!(!is_crowded(), "an offer");
+        assert!(!is_crowded(), "after an offer");
         slow.yields_of(&mut SpinBudget::new());
         assert!(!is_crowded(), "a wait");
     }

@@ -1,8 +1,9 @@
-//! Starts threads when address space may be short, pauses threads, and counts how often a thread lost its processor.
+//! Starts threads after checking for sufficient address space, pauses threads, and counts how often a thread lost its
+//! processor.
 
 #![expect(
     unsafe_code,
-    reason = "maps pages and unmaps them at once, and asks the system; each block states its own reason"
+    reason = "maps pages and unmaps them immediately, and calls getrusage(2); each block states its own reason"
 )]
 
 use std::io;

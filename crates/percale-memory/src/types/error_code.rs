@@ -13,10 +13,12 @@ pub enum ErrorCode {
     /// A peek or claim found no such message.
     #[error("no matching message has arrived")]
     NoMessage,
-    /// The peer process exited, or closed its endpoint, while the operation was in progress.
+    /// The connection ended without a closing message: the peer's process ended without closing its endpoint, the peer
+    /// disconnected, or the connection was lost. A peer that closes its endpoint before it has used the connection is
+    /// also reported in this way.
     #[error("the peer process exited or its connection was lost")]
     PeerDied,
-    /// The peer closed its endpoint normally.
+    /// The peer closed its endpoint or shut the connection down, or this process ended the connection.
     #[error("the peer closed the connection")]
     Closed,
     /// There is no connection to the peer.

@@ -44,6 +44,7 @@ impl Default for PeerAddress {
     }
 }
 
+/// Writes `peer 0`, or `any peer` for [`UNSPECIFIED`](PeerAddress::UNSPECIFIED).
 impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_specified() { write!(f, "peer {}", self.0) } else { f.write_str("any peer") }

@@ -23,7 +23,7 @@ structures! { STRUCTURES;
         datatype_attr: fi_atomic_attr,
         /// The maximum number of group members.
         max_members: usize,
-        /// Modes.
+        /// The mode bits.
         mode: u64,
     }
 
@@ -133,13 +133,13 @@ tables! { TABLES;
 }
 
 constants! { CONSTANTS: u32;
-    FI_BARRIER = 0, "Wait for all.";
-    FI_BROADCAST = 1, "From the root to all.";
-    FI_ALLTOALL = 2, "From each to each.";
-    FI_ALLREDUCE = 3, "Combined, to all.";
-    FI_ALLGATHER = 4, "Collected, to all.";
-    FI_REDUCE_SCATTER = 5, "Combined, a part to each.";
-    FI_REDUCE = 6, "Combined, to the root.";
-    FI_SCATTER = 7, "From the root, a part to each.";
-    FI_GATHER = 8, "Collected, to the root.";
+    FI_BARRIER = 0, "Waits for all members.";
+    FI_BROADCAST = 1, "Sends the root's data to all members.";
+    FI_ALLTOALL = 2, "Sends a part of each member's data to each member.";
+    FI_ALLREDUCE = 3, "Combines the data of all members; all receive the result.";
+    FI_ALLGATHER = 4, "Collects the data of all members; all receive the result.";
+    FI_REDUCE_SCATTER = 5, "Combines the data of all members; each receives a part of the result.";
+    FI_REDUCE = 6, "Combines the data of all members; the root receives the result.";
+    FI_SCATTER = 7, "Sends a part of the root's data to each member.";
+    FI_GATHER = 8, "Collects the data of all members; the root receives the result.";
 }

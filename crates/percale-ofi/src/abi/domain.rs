@@ -228,10 +228,10 @@ tables! { TABLES;
 }
 
 constants! { CONSTANTS: u32;
-    FI_HMEM_SYSTEM = 0, "The host's memory.";
-    FI_HMEM_CUDA = 1, "CUDA's.";
-    FI_HMEM_ROCR = 2, "ROCm's.";
-    FI_HMEM_ZE = 3, "Level Zero's.";
-    FI_HMEM_NEURON = 4, "Neuron's.";
-    FI_HMEM_SYNAPSEAI = 5, "SynapseAI's.";
+    FI_HMEM_SYSTEM = 0, "Host memory.";
+    FI_HMEM_CUDA = 1, "CUDA memory.";
+    FI_HMEM_ROCR = 2, "ROCm memory.";
+    FI_HMEM_ZE = 3, "Level Zero memory.";
+    FI_HMEM_NEURON = 4, "Neuron memory.";
+    FI_HMEM_SYNAPSEAI = 5, "SynapseAI memory.";
 }

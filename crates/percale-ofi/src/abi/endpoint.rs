@@ -18,7 +18,7 @@ structures! { STRUCTURES;
         cm: *mut fi_ops_cm,
         /// Untagged messages.
         msg: *mut fi_ops_msg,
-        /// The remote memory.
+        /// Access to remote memory.
         rma: *mut fi_ops_rma,
         /// Tagged messages.
         tagged: *mut fi_ops_tagged,
@@ -125,16 +125,16 @@ tables! { TABLES;
 }
 
 constants! { OPTIONS: c_int;
-    FI_OPT_ENDPOINT = 0, "The only level of options.";
-    FI_OPT_MIN_MULTI_RECV = 0, "A multi-receive buffer with less room than this is given back (size_t).";
-    FI_OPT_CM_DATA_SIZE = 1, "Bytes of data with a connection request (size_t).";
-    FI_OPT_BUFFERED_MIN = 2, "Of buffered receives (size_t).";
-    FI_OPT_BUFFERED_LIMIT = 3, "Of buffered receives (size_t).";
-    FI_OPT_SEND_BUF_SIZE = 4, "Bytes of send buffers.";
-    FI_OPT_RECV_BUF_SIZE = 5, "Bytes of receive buffers.";
-    FI_OPT_TX_SIZE = 6, "Operations outstanding.";
-    FI_OPT_RX_SIZE = 7, "Receives posted.";
-    FI_OPT_FI_HMEM_P2P = 8, "Whether devices reach each other (int, `FI_HMEM_P2P_*`).";
+    FI_OPT_ENDPOINT = 0, "The level of all endpoint options.";
+    FI_OPT_MIN_MULTI_RECV = 0, "Free space below which a multi-receive buffer is released (size_t).";
+    FI_OPT_CM_DATA_SIZE = 1, "Maximum size of the data of a connection request (size_t).";
+    FI_OPT_BUFFERED_MIN = 2, "Minimum size of buffered receives (size_t).";
+    FI_OPT_BUFFERED_LIMIT = 3, "Maximum size of buffered receives (size_t).";
+    FI_OPT_SEND_BUF_SIZE = 4, "Size of the send buffers in bytes.";
+    FI_OPT_RECV_BUF_SIZE = 5, "Size of the receive buffers in bytes.";
+    FI_OPT_TX_SIZE = 6, "Maximum number of outstanding operations.";
+    FI_OPT_RX_SIZE = 7, "Maximum number of posted receives.";
+    FI_OPT_FI_HMEM_P2P = 8, "Whether devices access each other's memory directly (int, `FI_HMEM_P2P_*`).";
     FI_OPT_XPU_TRIGGER = 9, "Device triggers (1.x).";
     FI_OPT_CUDA_API_PERMITTED = 10, "Whether CUDA may be called (bool, 2.x).";
     FI_OPT_SHARED_MEMORY_PERMITTED = 11, "Whether shared memory may be used (bool, 2.x).";
@@ -146,7 +146,7 @@ constants! { OPTIONS: c_int;
     FI_OPT_INJECT_TAGGED_SIZE = 17, "Longest injected tagged message (size_t, 2.x).";
     FI_OPT_INJECT_RMA_SIZE = 18, "Longest injected write (size_t, 2.x).";
     FI_OPT_INJECT_ATOMIC_SIZE = 19, "Longest injected atomic operation (size_t, 2.x).";
-    FI_OPT_FIREWALL_ADDR = 20, "Whether it is behind a firewall (bool, 2.x).";
+    FI_OPT_FIREWALL_ADDR = 20, "Whether the endpoint's address is behind a firewall (bool, 2.x).";
     FI_HMEM_P2P_ENABLED = 0, "The provider decides.";
     FI_HMEM_P2P_REQUIRED = 1, "Always.";
     FI_HMEM_P2P_PREFERRED = 2, "Where possible.";

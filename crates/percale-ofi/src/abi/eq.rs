@@ -321,7 +321,7 @@ constants! { CONSTANTS: u32;
     FI_WAIT_UNSPEC = 1, "Waits: in the library's calls only.";
     FI_WAIT_SET = 2, "Waits: in a wait set.";
     FI_WAIT_FD = 3, "Waits: on a descriptor.";
-    FI_WAIT_MUTEX_COND = 4, "Waits: on a condition.";
+    FI_WAIT_MUTEX_COND = 4, "Waits: on a condition variable.";
     FI_WAIT_YIELD = 5, "Waits: yielding the processor.";
     FI_WAIT_POLLFD = 6, "Waits: on several descriptors.";
     FI_NOTIFY = 0, "Event: a notification about an object.";

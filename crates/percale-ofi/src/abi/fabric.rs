@@ -52,7 +52,7 @@ structures! { STRUCTURES;
         internal: [*mut c_void; 4],
     }
 
-    /// A larger memory for the provider in the context of an operation.
+    /// A larger area of memory for the provider in the context of an operation.
     fi_context2 {
         /// Memory for the provider.
         internal: [*mut c_void; 8],
@@ -217,21 +217,21 @@ constants! { CLASSES: usize;
 constants! { COMMANDS: c_int;
     FI_GETFIDFLAG = 0, "Reads an object's flags.";
     FI_SETFIDFLAG = 1, "Writes an object's flags.";
-    FI_GETOPSFLAG = 2, "Reads the flags of operations without flags.";
-    FI_SETOPSFLAG = 3, "Writes the flags of operations without flags.";
-    FI_ALIAS = 4, "Makes another object for the same thing, with other flags: [`fi_alias`].";
+    FI_GETOPSFLAG = 2, "Reads the default flags of operations.";
+    FI_SETOPSFLAG = 3, "Writes the default flags of operations.";
+    FI_ALIAS = 4, "Creates an alias of an object with other flags: [`fi_alias`].";
     FI_GETWAIT = 5, "Reads the wait object.";
-    FI_ENABLE = 6, "Puts an object into service.";
-    FI_BACKLOG = 7, "How many connection requests may wait.";
-    FI_GET_RAW_MR = 8, "Reads a long key: [`fi_mr_raw_attr`].";
-    FI_MAP_RAW_MR = 9, "Makes a short key of a long one: [`fi_mr_map_raw`].";
+    FI_ENABLE = 6, "Enables an object.";
+    FI_BACKLOG = 7, "Sets the maximum number of pending connection requests.";
+    FI_GET_RAW_MR = 8, "Reads a raw key: [`fi_mr_raw_attr`].";
+    FI_MAP_RAW_MR = 9, "Maps a raw key to a 64-bit key: [`fi_mr_map_raw`].";
     FI_UNMAP_KEY = 10, "Removes a mapped key.";
     FI_QUEUE_WORK = 11, "Queues deferred work.";
     FI_CANCEL_WORK = 12, "Cancels deferred work.";
     FI_FLUSH_WORK = 13, "Cancels all deferred work.";
-    FI_REFRESH = 14, "A region's memory was mapped anew: [`fi_mr_modify`](super::fi_mr_modify).";
-    FI_DUP = 15, "Another handle of the object.";
-    FI_GETWAITOBJ = 16, "Which kind of wait object it has.";
+    FI_REFRESH = 14, "Reports that memory of a region was mapped again: [`fi_mr_modify`](super::fi_mr_modify).";
+    FI_DUP = 15, "Duplicates an object.";
+    FI_GETWAITOBJ = 16, "Reads the kind of an object's wait object.";
     FI_GET_VAL = 17, "Reads a value: [`fi_fid_var`].";
     FI_SET_VAL = 18, "Writes a value: [`fi_fid_var`].";
     FI_EXPORT_FID = 19, "Exports an object: [`fi_fid_export`].";

@@ -44,7 +44,7 @@ structures! { STRUCTURES;
     fi_tx_attr {
         /// Capabilities.
         caps: u64,
-        /// Modes.
+        /// The mode bits (fi_getinfo(3)).
         mode: u64,
         /// The default flags of operations.
         op_flags: u64,
@@ -68,7 +68,7 @@ structures! { STRUCTURES;
     fi_rx_attr {
         /// Capabilities.
         caps: u64,
-        /// Modes.
+        /// The mode bits (fi_getinfo(3)).
         mode: u64,
         /// The default flags of operations.
         op_flags: u64,
@@ -160,7 +160,7 @@ structures! { STRUCTURES;
         mr_iov_limit: usize,
         /// Capabilities of the domain: local or remote peers, shared vectors.
         caps: u64,
-        /// Modes.
+        /// The mode bits (fi_getinfo(3)).
         mode: u64,
         /// The domain's authorization key.
         auth_key: *mut u8,
@@ -272,21 +272,21 @@ constants! { CONSTANTS: u32;
     FI_ADDR_STR = 9, "Addresses: text.";
     FI_SOCKADDR_IP = 17, "Addresses: IPv4 or IPv6 and port (2.x).";
     FI_AV_UNSPEC = 0, "Vectors: unspecified, any type.";
-    FI_AV_MAP = 1, "Vectors: numbers are the provider's.";
-    FI_AV_TABLE = 2, "Vectors: numbers are indices.";
+    FI_AV_MAP = 1, "Vectors: the provider chooses the values of addresses.";
+    FI_AV_TABLE = 2, "Vectors: the values of addresses are indices.";
     FI_PROGRESS_UNSPEC = 0, "Progress: unspecified, any model.";
-    FI_PROGRESS_AUTO = 1, "Progress: by itself.";
+    FI_PROGRESS_AUTO = 1, "Progress: automatic.";
     FI_PROGRESS_MANUAL = 2, "Progress: in the application's calls.";
-    FI_PROGRESS_CONTROL_UNIFIED = 3, "Progress: control calls drive data, and the other way round (2.x).";
+    FI_PROGRESS_CONTROL_UNIFIED = 3, "Progress: control and data operations make progress together (2.x).";
     FI_THREAD_UNSPEC = 0, "Threads: unspecified, any model.";
     FI_THREAD_SAFE = 1, "Threads: any thread may use any object.";
-    FI_THREAD_FID = 2, "Threads: one in an object.";
-    FI_THREAD_DOMAIN = 3, "Threads: one in a domain.";
-    FI_THREAD_COMPLETION = 4, "Threads: one in a completion queue's or counter's objects.";
-    FI_THREAD_ENDPOINT = 5, "Threads: one in an endpoint and its queues.";
+    FI_THREAD_FID = 2, "Threads: one at a time for each object.";
+    FI_THREAD_DOMAIN = 3, "Threads: one at a time for each domain.";
+    FI_THREAD_COMPLETION = 4, "Threads: one at a time for the objects of a completion queue or counter.";
+    FI_THREAD_ENDPOINT = 5, "Threads: one at a time for an endpoint and its queues.";
     FI_RM_UNSPEC = 0, "Resource management: unspecified.";
-    FI_RM_DISABLED = 1, "Resource management: the application counts.";
-    FI_RM_ENABLED = 2, "Resource management: nothing overruns.";
+    FI_RM_DISABLED = 1, "Resource management: the application prevents overruns.";
+    FI_RM_ENABLED = 2, "Resource management: the provider prevents overruns.";
     FI_EP_UNSPEC = 0, "Endpoints: any.";
     FI_EP_MSG = 1, "Endpoints: connected.";
     FI_EP_DGRAM = 2, "Endpoints: unreliable datagrams.";
@@ -301,10 +301,10 @@ constants! { CONSTANTS: u32;
     FI_TAG_BITS = 0, "Tags: bits (2.x).";
     FI_TAG_MPI = 1, "Tags: MPI's (2.x).";
     FI_TAG_CCL = 2, "Tags: collective libraries' (2.x).";
-    FI_TAG_MAX_FORMAT = 1 << 16, "Tags: formats are below (2.x).";
+    FI_TAG_MAX_FORMAT = 1 << 16, "Tags: upper limit of the formats (2.x).";
     FI_TC_UNSPEC = 0, "Traffic: any class.";
-    FI_TC_DSCP = 0x100, "Traffic: a DSCP value follows.";
-    FI_TC_LABEL = 0x200, "Traffic: where labels begin.";
+    FI_TC_DSCP = 0x100, "Traffic: the low bits are a DSCP value.";
+    FI_TC_LABEL = 0x200, "Traffic: the first label.";
     FI_TC_BEST_EFFORT = 0x200, "Traffic: best effort.";
     FI_TC_LOW_LATENCY = 0x201, "Traffic: low latency.";
     FI_TC_DEDICATED_ACCESS = 0x202, "Traffic: dedicated access.";

@@ -197,7 +197,7 @@ fn measure(include: &Path, lacking: &[&str]) -> Measured {
     let (source, binary) = (directory.join("layout.c"), directory.join("layout"));
     std::fs::write(&source, program).unwrap();
     let compiled = Command::new("cc").arg("-w").arg("-I").arg(include).arg("-o").arg(&binary).arg(&source).output();
-    let compiled = compiled.expect("cc is there, since Rust links with it");
+    let compiled = compiled.expect("cc is installed, because Rust links with it");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let printed = Command::new(&binary).output().unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
@@ -220,7 +220,7 @@ fn layouts_and_values_match_the_headers() {
         (1, 17) => NOT_IN_1_17,
         (2, 6) => &[],
         (major, minor) => {
-            let why = format!("the headers are of {major}.{minor}, known are 1.17 and 2.6");
+            let why = format!("the headers have version {major}.{minor}, not 1.17 or 2.6");
             return percale_conformance::skipped("layouts beside libfabric's headers", &why);
         }
     };
@@ -239,23 +239,23 @@ fn layouts_and_values_match_the_headers() {
         let theirs = measured.get(one.name);
         // New fields that begin in the padding of the older structure do not enlarge it.
         if theirs != size.next_multiple_of(8) && theirs != size {
-            wrong.push(format!("{}: {size} bytes, the headers say {theirs}", one.name));
+            wrong.push(format!("{}: {size} bytes, but {theirs} in the headers", one.name));
         }
         for (path, at) in fields.filter(|(path, _)| !lacking.contains(&path.as_str())) {
             let theirs = measured.get(&path);
             if theirs != at as u64 {
-                wrong.push(format!("{path}: at {at}, the headers say {theirs}"));
+                wrong.push(format!("{path}: at {at}, but at {theirs} in the headers"));
             }
         }
     }
     for (name, value) in constants().filter(|(name, _)| !lacking.contains(name)) {
         let theirs = measured.get(name);
         if theirs != *value {
-            wrong.push(format!("{name}: {value:#x}, the headers say {theirs:#x}"));
+            wrong.push(format!("{name}: {value:#x}, but {theirs:#x} in the headers"));
         }
     }
     assert!(wrong.is_empty(), "libfabric {version:?}:\n{}", wrong.join("\n"));
-    assert!(measured.0.len() > 700, "only {} things were compared", measured.0.len());
+    assert!(measured.0.len() > 700, "only {} values were compared", measured.0.len());
 }
 
 /// The sizes of all structures and tables of 2.6 in bytes, measured once by the test above.

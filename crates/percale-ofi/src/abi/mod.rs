@@ -10,8 +10,8 @@
 //! * Every structure has a constant `ZERO`, in which all fields are null or 0, like the result of `memset` in a C
 //!   program.
 //! * Every table of operations has a constant `REFUSING`: a complete table in which every operation returns -FI_ENOSYS
-//!   (or null, or 0). A provider sets the operations that it implements and takes the others from there. libfabric's
-//!   inline functions call many members without a check for null.
+//!   (or null, or 0). A provider sets the operations that it implements and takes the other entries from this constant.
+//!   libfabric's inline functions call many members without a check for null.
 
 #![expect(non_camel_case_types, reason = "the names are those of libfabric's headers")]
 

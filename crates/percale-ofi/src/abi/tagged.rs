@@ -69,5 +69,5 @@ tables! { TABLES;
 
 constants! { CONSTANTS: u64;
     FI_MPI_IGNORE_TAG = 0xFFFF_FFFF, "The bits of an MPI tag (2.x).";
-    FI_MPI_IGNORE_PAYLOAD = 0xFF << 32, "The bits of the payload's kind above it (2.x).";
+    FI_MPI_IGNORE_PAYLOAD = 0xFF << 32, "The bits above the MPI tag that contain the kind of payload (2.x).";
 }

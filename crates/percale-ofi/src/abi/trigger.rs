@@ -193,7 +193,7 @@ impl fmt::Debug for fi_deferred_op {
 }
 
 constants! { CONSTANTS: u32;
-    FI_TRIGGER_THRESHOLD = 0, "A counter's value.";
+    FI_TRIGGER_THRESHOLD = 0, "A counter reaches a threshold.";
     FI_TRIGGER_XPU = 1, "A device writes a variable.";
     FI_OP_RECV = 0, "Receive.";
     FI_OP_SEND = 1, "Send.";

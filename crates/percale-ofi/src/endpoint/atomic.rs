@@ -33,7 +33,7 @@ pub(super) const TABLE: fi_ops_atomic = table!(fi_ops_atomic {
 const INVALID: isize = -(libc::EINVAL as isize);
 
 impl AtomicParameters {
-    /// Returns `count` elements from `buf` on. The operand of a read is ignored, and its `buf` may be null.
+    /// Returns `count` elements, starting at `buf`. The operand of a read is ignored, and its `buf` may be null.
     ///
     /// # Safety
     /// The requirements of [`Segment::new`] apply.

@@ -1,4 +1,4 @@
-//! Objects that have the structure of an endpoint but only few of its calls. The other calls are rejected.
+//! Objects that have the structure of an endpoint but only a few of its calls. The other calls are rejected.
 
 use std::ffi::c_void;
 

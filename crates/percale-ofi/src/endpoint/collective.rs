@@ -109,7 +109,8 @@ impl Endpoint {
         {
             log::warning!(
                 FI_LOG_EP_DATA,
-                "a collective was not posted: desc must be the fi_mr_desc of a region that contains the memory and has the rights"
+                "a collective was not posted: desc must be the fi_mr_desc of a region that contains the memory and has \
+                 the required rights"
             );
             return Err(INVALID);
         }

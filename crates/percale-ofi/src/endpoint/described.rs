@@ -62,8 +62,8 @@ impl Check<'_> {
             || domain.devices && description.is_null() && self.is_devices(buf, len)
     }
 
-    /// Returns whether memory without a descriptor is device memory. It need not be registered unless FI_MR_HMEM
-    /// requires it (HMEM-012).
+    /// Returns whether memory without a descriptor is device memory that need not be registered. With FI_MR_HMEM all
+    /// device memory must be registered (HMEM-012).
     #[cold]
     fn is_devices(&self, buf: *const c_void, len: usize) -> bool {
         // SAFETY: the memory is not accessed.

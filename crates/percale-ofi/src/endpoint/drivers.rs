@@ -28,7 +28,7 @@ pub(super) struct Drivers<'a> {
     pub(super) domain: &'a domain::DomainShared,
     pub(super) queues: [Option<&'a Arc<queue::QueueShared>>; 2],
     pub(super) counters: &'a [(u64, Arc<counter::CounterShared>)],
-    /// Reading its event queue makes progress on it.
+    /// Set if reading the event queue makes progress on the endpoint.
     pub(super) events: bool,
     /// Set if the endpoint counts the writes of peers for counters of regions.
     pub(super) regions: bool,

@@ -6,7 +6,7 @@
 //!   threads that may use it concurrently
 //! * [`scalable`]: several contexts behind one address; [`context_slot`]: the part that these contexts share, and the
 //!   place of each; [`halves`]: the tables of objects that only send or only receive
-//! * [`shared`]: contexts that endpoints share; [`bare`]: objects with few of an endpoint's calls
+//! * [`shared`]: contexts that endpoints share; [`bare`]: objects with only a few of an endpoint's calls
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: the connection of an FI_EP_MSG endpoint
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the posting calls; [`calls`]: the macros that define them;
@@ -109,9 +109,9 @@ struct RequestedProperties {
     triggers: bool,
     /// Set if devices may start operations.
     xpu: bool,
-    /// The endpoint may join groups.
+    /// Set if the endpoint may join groups.
     groups: bool,
-    /// The endpoint counts the writes of peers for counters of regions (FI_RMA_EVENT).
+    /// Set if the endpoint counts the writes of peers for counters of regions (FI_RMA_EVENT).
     region_events: bool,
     /// The default flags of sends and receives.
     flags: [u64; 2],

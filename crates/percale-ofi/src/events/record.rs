@@ -120,7 +120,7 @@ const HELD_BACK: Duration = Duration::from_millis(200);
 
 /// Connections that were accepted and are not yet established, and the requests that arrived in the meantime.
 ///
-/// The connecting side may have its connection, and request the next one, before the accepting side has noticed that
+/// The connecting side may have its connection, and request the next one, before the accepting side has detected that
 /// the first connection is established, because the two arrive over different channels. Clients read one event queue
 /// for both, and expect the event of the first connection before the next request (fi_cm(3)). Therefore a request is
 /// held back, for at most [`HELD_BACK`], while a connection that was accepted from the same IP address is not yet
@@ -183,7 +183,7 @@ pub(super) struct RequestInfo {
     handle: Handle,
 }
 
-// SAFETY: both belong to this object until they are handed over.
+// SAFETY: both belong to this object until they are passed to the client.
 unsafe impl Send for RequestInfo {}
 
 impl RequestInfo {
@@ -332,7 +332,7 @@ mod tests {
         names.name_vector(1, fid());
         names.begin_insertion(1);
         names.end_insertion(1);
-        assert!(names.vectors.contains_key(&1), "an open vector's events have its name");
+        assert!(names.vectors.contains_key(&1), "the name of an open vector is kept");
         names.forget_vector(1);
         assert!(names.vectors.is_empty());
         // A vector that is closed before its insertions have ended is removed when the last one ends.

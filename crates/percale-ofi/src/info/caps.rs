@@ -18,8 +18,8 @@ const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// The directions of memory access.
 const ACCESSES: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Capabilities without a cost, which every `fi_info` has. They include local and remote peers even if the transport is
-/// restricted to one kind: a client that requires both would get no `fi_info` otherwise. Operations to peers that the
-/// selected transport cannot reach fail with that reason.
+/// restricted to one kind: a client that requires both would get no `fi_info` otherwise. An operation to a peer that
+/// the selected transport cannot reach fails, and the error contains this reason.
 const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 
 /// The capabilities of domains.

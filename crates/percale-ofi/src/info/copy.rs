@@ -25,7 +25,7 @@ impl Drop for Copied {
 }
 
 impl Copied {
-    /// Creates a copy. Returns `None` without libfabric or without memory.
+    /// Creates a copy. Returns `None` if libfabric is not available or cannot allocate memory.
     ///
     /// # Safety
     /// `info` is an `fi_info` of libfabric.

@@ -143,8 +143,8 @@ fn log_refusal(why: &str) {
         reported.get_or_insert_default().insert(why.to_owned())
     };
     if is_new || cfg!(test) {
-        log::warning!(FI_LOG_FABRIC, "getinfo: no answer: {why}");
+        log::warning!(FI_LOG_FABRIC, "getinfo: no match: {why}");
     } else {
-        log::note!(FI_LOG_FABRIC, "getinfo: no answer, again: {why}");
+        log::note!(FI_LOG_FABRIC, "getinfo: no match, as before: {why}");
     }
 }

@@ -177,7 +177,7 @@ fn from(
     destination: Option<SocketAddr>,
 ) -> Result<Vec<InterfaceAddresses>, Rejection> {
     if let Some(other) = destination.filter(|other| other.is_ipv4() != source.is_ipv4()) {
-        return Err(format!("{source} and {other} are of different families"));
+        return Err(format!("{source} and {other} have different address families"));
     }
     let exact = usable.iter().find(|one| one.ip == source.ip());
     // All of 127.0.0.0/8 is local, although only one address of it is listed.
@@ -351,9 +351,9 @@ mod tests {
         assert_eq!(found(&none, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"]);
         let hinted = hints(|hints| hints.destination = at("127.0.0.1:6"));
         assert_eq!(found(&hinted, ANYWHERE).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:6"]);
-        assert_eq!(found(&hinted, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"], "the node counts more");
+        assert_eq!(found(&hinted, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"], "the node takes precedence");
         let own = AddressQuery { interface: Some("eth0"), ..to };
-        assert_eq!(found(&none, own).unwrap(), ["eth0 10.0.0.1:0 to 127.0.0.1:5"], "the user wants that interface");
+        assert_eq!(found(&none, own).unwrap(), ["eth0 10.0.0.1:0 to 127.0.0.1:5"], "the user chose that interface");
         let both = hints(|hints| hints.source = at("10.0.0.1:3"));
         assert_eq!(found(&both, to).unwrap(), ["eth0 10.0.0.1:3 to 127.0.0.1:5"]);
     }
@@ -384,7 +384,7 @@ mod tests {
         ];
         for (hints, requested, expected) in refused {
             let why = found(&hints, requested).unwrap_err();
-            assert!(why.contains(expected), "{why:?} does not say {expected:?}");
+            assert!(why.contains(expected), "{why:?} does not contain {expected:?}");
         }
     }
 }

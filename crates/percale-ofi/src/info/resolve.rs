@@ -29,9 +29,9 @@ pub(super) fn resolve(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
         && let Some(text) = SCHEMES.iter().find_map(|scheme| node.strip_prefix(scheme))
     {
         return match query.service {
-            Some(service) => {
-                Err(format!("node {node:?} is an address with its port; there can be no service {service:?}"))
-            }
+            Some(service) => Err(format!(
+                "node {node:?} is an address with a port, so it cannot be combined with service {service:?}"
+            )),
             None => whole(node, text),
         };
     }
@@ -64,7 +64,9 @@ fn whole(node: &str, text: &str) -> Result<Vec<SocketAddr>, String> {
 }
 
 fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
-    let text = |text: Option<&str>| text.map(CString::new).transpose().map_err(|_| "a zero byte in a name".to_owned());
+    let text = |text: Option<&str>| {
+        text.map(CString::new).transpose().map_err(|_| "the node or service contains a zero byte".to_owned())
+    };
     let (node, service) = (text(query.node)?, text(query.service)?);
     // The resolver requires a node or a service.
     let (mut passive, mut numeric) = (0, 0);

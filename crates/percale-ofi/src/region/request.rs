@@ -24,8 +24,8 @@ const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI
 /// Reads a registration's arguments. Returns the positive error code if they are invalid.
 ///
 /// # Safety
-/// `attr` is null or meets the requirements of fi_mr(3) for the fabric's version. The client keeps the memory that it
-/// names valid until the region is closed.
+/// `attr` is null or meets the requirements of fi_mr(3) for the fabric's version. The memory that it describes remains
+/// valid until the region is closed.
 pub(super) unsafe fn read(domain: &domain::DomainShared, attr: *const fi_mr_attr, flags: u64) -> Result<Wanted, i32> {
     if attr.is_null() {
         return Err(libc::EINVAL);

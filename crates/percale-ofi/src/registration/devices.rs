@@ -25,7 +25,7 @@ pub(crate) const fn interface(iface: u32) -> Result<Interface, i32> {
 /// Returns the device of this interface and number. The number is the union of fi_mr(3), with an int in the low bytes
 /// (HMEM-007).
 pub(crate) fn device(iface: u32, device: u64) -> Result<Device, DeviceError> {
-    let interface = interface(iface).map_err(|_| DeviceError::Lacks("interface of this number"))?;
+    let interface = interface(iface).map_err(|_| DeviceError::Lacks("interface with this number"))?;
     Device::new(interface, device as u32)
 }
 

@@ -23,7 +23,7 @@ static bool compares(enum call call)
 	return call >= COMPARE;
 }
 
-/* A region of b, and its address and key at a. */
+/* A region of b, and the address and key with which a accesses it. */
 struct target {
 	struct fid_mr *mr;
 	char *memory;
@@ -170,7 +170,7 @@ static void one(struct pair *p, struct target *t, const struct operation *x, uns
 	meet(p);
 }
 
-/* Asks for the maximum number of elements of a call. Returns -FI_EOPNOTSUPP if there is no such operation. */
+/* Queries the maximum number of elements of a call. Returns -FI_EOPNOTSUPP if there is no such operation. */
 static int ask(struct side *a, enum call call, enum fi_datatype type, enum fi_op op, size_t *count)
 {
 	if (compares(call))

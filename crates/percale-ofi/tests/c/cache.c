@@ -192,7 +192,7 @@ static void limits(void)
 		CHECK(stats(&w).bytes <= 32768 && registered(&w) <= 2, "%llu bytes", (unsigned long long)stats(&w).bytes);
 	}
 	use(&w, AT(60), 9 * PAGE);
-	CHECK(stats(&w).single_too_large == 1 && registered(&w) == 2, "it was kept");
+	CHECK(stats(&w).single_too_large == 1 && registered(&w) == 2, "a registration that is too large was kept");
 	close_world(&w);
 	/* 0 has the same effect as an unset variable. */
 	setenv("FI_MR_CACHE_MAX_SIZE", "0", 1);
@@ -241,7 +241,7 @@ static void evictions(void)
 	for (int n = 2; n < 40; n++)
 		use(&w, AT(n), PAGE);
 	/* Keys count up. The registration in use was the first, and all others may be deregistered. */
-	CHECK(held.local_key == 1 && registered(&w) >= 1, "the first is gone");
+	CHECK(held.local_key == 1 && registered(&w) >= 1, "the registration in use was evicted");
 	ANSWERS(0, w.call->end(w.lane, &held));
 	CHECK(registered(&w) <= 2, "%llu registered", (unsigned long long)registered(&w));
 	close_world(&w);
@@ -304,7 +304,7 @@ static void changes(void)
 	struct pindown_use got = { 0 };
 	uint64_t key, neighbour;
 
-	begin("RCACHE-020 RCACHE-021 a monitor of the program's");
+	begin("RCACHE-020 RCACHE-021 a monitor of the program");
 	open_world(&w);
 	ANSWERS(-FI_EBUSY, w.ops->import_monitor(w.room.domain, NULL, NULL));
 	ANSWERS(-FI_EINVAL, w.ops->changed(w.room.domain, AT(1), 0));
@@ -317,7 +317,7 @@ static void changes(void)
 	ANSWERS(0, w.call->end(lane, &got));
 	ANSWERS(0, w.ops->changed(w.room.domain, AT(1), 1));
 	CHECK(use(&w, AT(1), 4 * PAGE) != key, "stale");
-	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) == neighbour, "what did not change was dropped");
+	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) == neighbour, "an unchanged registration was dropped");
 	NEEDS(w.call->get(lane, AT(1), PAGE, 0, &got));
 	ANSWERS(0, w.call->end(lane, &got));
 	CHECK(device.made == 2, "the other cache did not get the change");
@@ -352,7 +352,7 @@ static void remapped(void)
 	char *memory;
 	uint64_t before, key;
 
-	begin("RCACHE-021 memory that is mapped anew");
+	begin("RCACHE-021 memory that is mapped again");
 	open_domain(&w);
 	open_cache(&w);
 	memory = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -374,7 +374,7 @@ static void own(void)
 	struct pindown_registration registration;
 	uint64_t handle = 0;
 
-	begin("RCACHE-027 registrations of the program's own");
+	begin("RCACHE-027 registrations of the program itself");
 	open_world(&w);
 	NEEDS(w.call->register_memory(w.cache, AT(1), PAGE, PINDOWN_REMOTE_READ, &registration));
 	use(&w, AT(2), PAGE);

@@ -24,7 +24,7 @@ static struct fid_av_set *set_of(struct side *side, const fi_addr_t *members, si
 	return set;
 }
 
-/* Waits for the event that one end has joined or failed to join. Returns the error code. */
+/* Waits for the event that reports that one end has joined or failed to join. Returns the error code. */
 static int joined(struct group *g, int which, void *context)
 {
 	struct fi_eq_err_entry error = { 0 };
@@ -446,7 +446,7 @@ void collective_groups(void)
 	begin("endpoints without collectives");
 	without();
 	end();
-	begin("a member that is gone");
+	begin("a member that has exited");
 	left_alone();
 	end();
 }

@@ -86,7 +86,7 @@ struct done take(struct side *side, void *context)
 		for (int at = 0; at < side->stashed; at++)
 			if (side->stash[at].context == context)
 				return take_at(side, at);
-		MUST(now() < until, "the completion did not come");
+		MUST(now() < until, "the completion did not arrive");
 		progress(side);
 	}
 }
@@ -137,7 +137,7 @@ static void from_link(struct pair *p, void *to, size_t size)
 		}
 		MUST(more != 0, "the other process has ended");
 		MUST(errno == EAGAIN || errno == EINTR, "the other process: %s", strerror(errno));
-		MUST(now() < until, "the other process does not come");
+		MUST(now() < until, "the other process sends nothing");
 		progress(p->a ? p->a : p->b);
 	}
 }

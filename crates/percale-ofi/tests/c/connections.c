@@ -145,7 +145,7 @@ static size_t expect(struct fid_eq *eq, uint32_t wanted, struct event *e)
 	uint32_t event = 0;
 	ssize_t got = wait_at(eq, &event, e);
 
-	MUST(got >= (ssize_t)sizeof(e->entry), "event %u does not come: %zd", wanted, got);
+	MUST(got >= (ssize_t)sizeof(e->entry), "event %u did not arrive: %zd", wanted, got);
 	CHECK(event == wanted, "event %u, not %u", event, wanted);
 	return (size_t)got - sizeof(e->entry);
 }
@@ -393,7 +393,7 @@ static void requests(struct listener *l)
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, &l->pep->fid, NULL, 0));
 }
 
-/* An event contains the object and context of the time when it was created, even if they are closed before it is read. */
+/* An event contains the object and the context from the time of its creation, even if the object is closed later. */
 static void events_outlive_objects(struct listener *l)
 {
 	struct fi_eq_err_entry error = { 0 };
@@ -578,7 +578,7 @@ void connection_groups(void)
 	begin("cm: error entries before 1.5");
 	uninitialised_entries();
 	end();
-	begin("cm: nobody listens");
+	begin("cm: no listener");
 	refused();
 	end();
 }

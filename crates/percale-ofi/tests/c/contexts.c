@@ -33,7 +33,7 @@ static int next(struct fid_cq *cq, struct fi_cq_tagged_entry *entry, fi_addr_t *
 	ssize_t got;
 
 	while ((got = fi_cq_readfrom(cq, entry, 1, source)) == -FI_EAGAIN) {
-		MUST(now() < until, "no completion came");
+		MUST(now() < until, "no completion arrived");
 		for (size_t at = 0; at < opened; at++)
 			if (queues[at] != cq)
 				fi_cq_read(queues[at], NULL, 0);

@@ -28,7 +28,7 @@ static void note(struct pair *p, uint64_t a[KINDS], uint64_t b[KINDS])
 	meet(p);
 }
 
-/* Exactly these counters must have increased by these amounts. */
+/* Checks that the counters have increased by exactly these amounts. */
 static void moved(struct side *side, const uint64_t before[KINDS], const uint64_t by[KINDS], const char *what)
 {
 	static const char *const names[KINDS] = { "sends", "receives", "reads", "writes", "remote reads", "remote writes" };

@@ -58,10 +58,10 @@ struct attempt {
 
 static const struct attempt attempts[] = {
 	{ "an unknown key", OPEN, 0, 64, true, true, true },
-	{ "more than there is", OPEN, SIZE - 8, 64, true, true, false },
-	{ "what begins at the end", OPEN, SIZE, 8, true, true, false },
-	{ "what is far away", OPEN, (size_t)1 << 40, 8, true, true, false },
-	{ "what wraps around", OPEN, (size_t)-16, 64, true, true, false },
+	{ "an access that ends beyond the region", OPEN, SIZE - 8, 64, true, true, false },
+	{ "an access that begins at the end", OPEN, SIZE, 8, true, true, false },
+	{ "an access far beyond the region", OPEN, (size_t)1 << 40, 8, true, true, false },
+	{ "an access that wraps around", OPEN, (size_t)-16, 64, true, true, false },
 	{ "a write without the right", READABLE, 0, 64, false, true, false },
 	{ "a read without the right", WRITABLE, 0, 64, true, false, false },
 	{ "a closed region", CLOSED, 0, 64, true, true, false },

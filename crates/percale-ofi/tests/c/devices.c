@@ -109,7 +109,7 @@ static void regions(void)
 	ANSWERS(0, try_write(&w, base + 64, key, 500, 77));
 	CHECK(holds(memory + 64, 500, 77), "the write is not there");
 	ANSWERS(0, try_read(&w, base + 64, key, 500));
-	CHECK(is_filled(w.a->in, 500, 77), "other bytes than are there");
+	CHECK(is_filled(w.a->in, 500, 77), "the read returned other bytes");
 	cuda.to_device(memory + 8, "\1\0\0\0\0\0\0\0", 8);
 	ANSWERS(0, try_add(&w, base + 8, key, 41));
 	cuda.to_host(&word, memory + 8, 8);
@@ -123,11 +123,11 @@ static void regions(void)
 	CHECK(holds(memory, BYTES, 3), "the write is not there");
 	POSTED(w.a, fi_read(w.a->ep, at(into), BYTES, NULL, w.a->peer, base, key, context(4)));
 	ANSWERS(0, take(w.a, context(4)).err);
-	CHECK(holds(into, BYTES, 3), "other bytes than are there");
+	CHECK(holds(into, BYTES, 3), "the read returned other bytes");
 	POSTED(w.a, fi_inject_write(w.a->ep, at(into), 100, w.a->peer, base + 1000, key));
 	cuda.to_device(into, "changed", 8);
 	ANSWERS(0, try_read(&w, base + 1000, key, 100));
-	CHECK(is_filled(w.a->in, 100, 3), "what was injected is not there");
+	CHECK(is_filled(w.a->in, 100, 3), "the injected bytes did not arrive");
 	ANSWERS(0, fi_close(&local->fid));
 	ANSWERS(0, fi_close(&mr->fid));
 	CHECK(try_write(&w, base, key, 8, 1) != 0, "the region was closed");
@@ -151,7 +151,7 @@ static void messages(void)
 					continue;
 				sent.buf = at(from), sent.context = context(2), sent.flags = FI_COMPLETION, sent.data = 4;
 				m.flags = FI_COMPLETION;
-				cuda.to_device(into, "something else altogether", len < 20 ? len : 20);
+				cuda.to_device(into, "unrelated data", len < 20 ? len : 20);
 				POSTED(w.b, post_receive(w.b, call % RECEIVE_CALLS, &m));
 				POSTED(w.a, post_send(w.a, call, &sent));
 				if (!injects(call))
@@ -276,7 +276,7 @@ static void again(void)
 		POSTED(w.b, fi_recv(w.b->ep, at(into), LEN, NULL, FI_ADDR_UNSPEC, context(1)));
 		POSTED(w.a, fi_send(w.a->ep, at(from), LEN, NULL, w.a->peer, context(2)));
 		ANSWERS(0, take(w.a, context(2)).err);
-		CHECK(take(w.b, context(1)).len == LEN && holds(into, LEN, 2 * n), "what was sent is not there");
+		CHECK(take(w.b, context(1)).len == LEN && holds(into, LEN, 2 * n), "the sent bytes did not arrive");
 		ANSWERS(0, try_register(at(into), LEN, FI_HMEM_CUDA, 0, 0, 830 + n, &mr));
 		ANSWERS(0, try_write(&w, base_of(&w, at(into)), fi_mr_key(mr), 500, 2 * n + 1));
 		CHECK(holds(into, 500, 2 * n + 1), "the write is not there");
@@ -286,7 +286,7 @@ static void again(void)
 		for (unsigned earlier = 0; earlier < n; earlier++)
 			same += places[earlier] == into;
 	}
-	CHECK(same > 0, "no address came again");
+	CHECK(same > 0, "no address was reused");
 	ANSWERS(-FI_ENOSYS, try_register(w.a->in, 8, FI_HMEM_ROCR, 0, 0, 860, &mr));
 	ANSWERS(-FI_ENOSYS, try_register(w.a->in, 8, FI_HMEM_ZE, 0, 0, 861, &mr));
 }
@@ -341,13 +341,13 @@ void device_groups(void)
 	} all[] = {
 		{ "HMEM-003 HMEM-009: regions of a device's memory", &hmem, 0, regions },
 		{ "HMEM-003 HMEM-011: messages of a device's memory", &hmem, 0, messages },
-		{ "HMEM-004 to HMEM-008 HMEM-014 HMEM-015: what is registered as what", &hmem, 0, kinds },
+		{ "HMEM-004 to HMEM-008 HMEM-014 HMEM-015: kinds of memory and their registration", &hmem, 0, kinds },
 		{ "MR-081: device memory registered as host memory", &hmem, 0, unnamed },
 		{ "MR-081: device memory registered as host memory, FI_MR_ALLOCATED", &hmem, FI_MR_ALLOCATED, unnamed },
 		{ "HMEM-012: described, or not", &hmem, FI_MR_LOCAL, described },
 		{ "HMEM-013: described", &hmem, FI_MR_LOCAL | FI_MR_HMEM, described },
-		{ "RCACHE-015 to RCACHE-017 RCACHE-019: memory that came again", &hmem, 0, again },
-		{ "XPU-004 XPU-020: sends that a stream sets off", &xpu, 0, triggers },
+		{ "RCACHE-015 to RCACHE-017 RCACHE-019: memory at a reused address", &hmem, 0, again },
+		{ "XPU-004 XPU-020: sends that a stream starts", &xpu, 0, triggers },
 	};
 
 	for (size_t number = 0; number < COUNT(all); number++) {

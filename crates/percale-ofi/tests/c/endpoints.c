@@ -114,7 +114,7 @@ static void names(struct two *two)
 	CHECK(len == sizeof(got) && got.sin_addr.s_addr == 0, "%zu", len);
 	ANSWERS(0, fi_getname(&two->a.ep->fid, &got, &len));
 	CHECK(got.sin_family == AF_INET && got.sin_port != 0, "port %d", ntohs(got.sin_port));
-	CHECK(got.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "not at the node that was asked for");
+	CHECK(got.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "not at the requested node");
 	CHECK(fi_setname(&two->a.ep->fid, &wanted, sizeof(wanted)) < 0, "renamed when it was enabled");
 	/* The address is set before the endpoint is enabled. */
 	NEEDS(fi_cq_open(two->room.domain, &attr, &cq, NULL));

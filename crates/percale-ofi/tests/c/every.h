@@ -129,7 +129,7 @@ struct settings {
 /* The options of the test program. */
 struct options {
 	const char *provider;
-	/* Only scenarios with this in their names. */
+	/* Only scenarios with this text in their names. */
 	const char *only;
 	/* A selection of cases, for valgrind. */
 	bool few;

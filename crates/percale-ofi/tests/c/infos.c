@@ -62,7 +62,7 @@ static void round_trips(void)
 		struct fi_info *again, *copy = fi_dupinfo(info);
 		MUST(copy, "out of memory");
 		if (ask(copy, &again) != 0) {
-			CHECK(false, "an answer is not found again: %s", info->domain_attr->name);
+			CHECK(false, "a returned info is not found again: %s", info->domain_attr->name);
 		} else {
 			CHECK(again->caps == info->caps, "%#llx, not %#llx", (unsigned long long)again->caps, (unsigned long long)info->caps);
 			CHECK(again->ep_attr->type == info->ep_attr->type, "%d", again->ep_attr->type);

@@ -38,7 +38,7 @@ static struct done look(struct side *b, uint64_t tag, uint64_t ignore, uint64_t 
 	struct done done;
 
 	do {
-		MUST(now() < until, "the message does not come");
+		MUST(now() < until, "the message did not arrive");
 		ANSWERS(0, post_receive(b, RECVMSG, &in));
 		done = take(b, context);
 	} while (done.err == FI_ENOMSG);

@@ -79,7 +79,7 @@ static void formats(struct one *one, enum fi_cq_format format)
 		NEEDS(fi_tinjectdata(one->ep, out, (size_t)(10 + n), (uint64_t)(70 + n), one->self, (uint64_t)(30 + n)));
 	for (double until = now() + WAIT_LIMIT; got < MANY;) {
 		ssize_t more;
-		MUST(now() < until, "%d of %d results came", got, MANY);
+		MUST(now() < until, "%d of %d results arrived", got, MANY);
 		memset(entries, 0x6b, sizeof(entries));
 		sources[AT_ONCE] = 0x6b;
 		/* A read of 0 results loses none. */
@@ -95,7 +95,7 @@ static void formats(struct one *one, enum fi_cq_format format)
 		}
 		for (size_t at = (size_t)more * each; at < sizeof(entries); at++)
 			MUST(entries[at] == 0x6b, "written beyond %zd results", more);
-		CHECK(sources[AT_ONCE] == 0x6b, "written beyond the sources");
+		CHECK(sources[AT_ONCE] == 0x6b, "an element beyond the sources was written");
 		got += (int)more;
 	}
 	ANSWERS(-FI_EAGAIN, fi_cq_read(one->cq, entries, 1));
@@ -127,12 +127,12 @@ static void errors(struct one *one)
 	ANSWERS(-FI_EAGAIN, fi_cq_readerr(one->cq, &error, 0));
 	/* Error texts, complete or truncated. */
 	memset(text, 'x', sizeof(text));
-	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, text, sizeof(text)), "no words");
-	CHECK(memchr(text, 0, sizeof(text)), "the words are not ended");
-	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, NULL, 0), "no words without a buffer");
-	CHECK(fi_cq_strerror(one->cq, -12345, NULL, NULL, 0), "no words for a code that is none");
+	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, text, sizeof(text)), "no error text");
+	CHECK(memchr(text, 0, sizeof(text)), "the error text is not terminated");
+	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, NULL, 0), "no error text without a buffer");
+	CHECK(fi_cq_strerror(one->cq, -12345, NULL, NULL, 0), "no error text for an invalid code");
 	for (double until = now() + WAIT_LIMIT; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
-		MUST(now() < until, "what is behind the error does not come");
+		MUST(now() < until, "the result after the error did not arrive");
 	ANSWERS(1, got);
 	CHECK(entry.op_context == context(2) && entry.len == 5, "another result");
 }

@@ -1,6 +1,6 @@
 /*
  * The functions that percale does not implement, with their error codes. Only this table changes when one of them is
- * implemented. A code of 0 means that the function is implemented. Tests of its effects ask is_there() first.
+ * implemented. A code of 0 means that the function is implemented. Tests of its effects call is_there() first.
  */
 #include "every.h"
 
@@ -112,7 +112,7 @@ static const struct refusal {
 	{ "FI_TRIGGER without the capability", -FI_EBADFLAGS, triggered },
 	{ "FI_COMMIT_COMPLETE", -FI_EBADFLAGS, committed },
 	{ "FI_QUEUE_WORK of nothing", -FI_EINVAL, queue_work },
-	{ "FI_CANCEL_WORK of what was not queued", -FI_ENOENT, cancel_work },
+	{ "FI_CANCEL_WORK of work that was not queued", -FI_ENOENT, cancel_work },
 	{ "FI_FLUSH_WORK", 0, flush_work },
 	{ "fi_open_ops", -FI_ENOSYS, open_ops },
 	{ "fi_set_ops", -FI_ENOSYS, set_ops },

@@ -75,7 +75,7 @@ static void three_calls(struct two *two)
 	for (int n = 0; n < 3; n++) {
 		uint64_t key = fi_mr_key(mr[n]);
 		ANSWERS(0, fi_close(&mr[n]->fid));
-		CHECK(access_it(two, by_address(two) ? (uintptr_t)memory : 0, key, 8, 3) != 0, "a closed region is there");
+		CHECK(access_it(two, by_address(two) ? (uintptr_t)memory : 0, key, 8, 3) != 0, "a closed region can be accessed");
 	}
 	free(memory);
 }

@@ -135,7 +135,7 @@ static void rights(void)
 		if (writes) {
 			uint64_t now_there;
 			memcpy(&now_there, memory, sizeof(word));
-			CHECK(now_there == word + 3 && is_filled(memory + 64, 64, 9), "what was written is not there");
+			CHECK(now_there == word + 3 && is_filled(memory + 64, 64, 9), "the written bytes did not arrive");
 		} else {
 			CHECK(is_filled(memory, BYTES, 1), "it was changed");
 		}
@@ -249,7 +249,7 @@ void registration_groups(void)
 		void (*run)(void);
 	} all[] = {
 		{ "mr: memory that was not registered", not_registered }, { "mr: three calls", three_calls }, { "mr: arguments", arguments },
-		{ "mr: pieces", pieces }, { "mr: rights and ranges", rights }, { "mr: memory that comes and goes", comes_and_goes },
+		{ "mr: pieces", pieces }, { "mr: rights and ranges", rights }, { "mr: changing mappings", comes_and_goes },
 		{ "mr: nothing is described", not_described },
 	};
 

@@ -16,7 +16,7 @@ static struct fid_cntr *counter(void)
 	return c;
 }
 
-/* The counter reaches this value and stays there. */
+/* Checks that the counter reaches this value and does not exceed it. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
 	ANSWERS(0, fi_cntr_wait(c, expected, WAIT_LIMIT * 1000));
@@ -278,7 +278,7 @@ static void shaking_it(void)
 /* MR-055, MR-056: regions with the domain's authorization key, and with other keys. */
 static void authorized(void)
 {
-	static const char *const keys[] = { NULL, "of the domain", "of the endpoints", "of nobody" };
+	static const char *const keys[] = { NULL, "of the domain", "of the endpoints", "of no object" };
 	char *memory = pages(BYTES, 1);
 
 	/* Endpoints with the domain's key, and with another key. */

@@ -34,7 +34,7 @@ static void unbind_events(bool bound)
 	fi_freeinfo(room->info);
 }
 
-/* The next event reports that this region is registered. */
+/* Checks that the next event reports that this region is registered. */
 static void comes(struct fid_mr *mr, void *context)
 {
 	struct fi_eq_entry entry = { 0 };
@@ -64,7 +64,7 @@ static void at_once(void)
 	NEEDS(fi_eq_open(w.two.room.fabric, &attr, &eq, NULL));
 	ANSWERS(0, fi_domain_bind(w.domain, &eq->fid, 0));
 	NEEDS(fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 900, 0, &mr, &w));
-	CHECK(fi_mr_key(mr) == 900 && fi_mr_desc(mr), "not all is there");
+	CHECK(fi_mr_key(mr) == 900 && fi_mr_desc(mr), "the key or the descriptor is missing");
 	served(&w, 0, 900, memory);
 	nothing_comes();
 	ANSWERS(0, fi_close(&mr->fid));
@@ -106,7 +106,7 @@ static void later(void)
 	ANSWERS(sizeof(entry), fi_eq_read(eq, &event, &entry, sizeof(entry), FI_PEEK));
 	for (int n = 0; n < 3; n++) {
 		comes(mr[n], &mr[n]);
-		CHECK(fi_mr_key(mr[n]) == (uint64_t)(910 + n) && fi_mr_desc(mr[n]), "not all is there");
+		CHECK(fi_mr_key(mr[n]) == (uint64_t)(910 + n) && fi_mr_desc(mr[n]), "the key or the descriptor is missing");
 		len = sizeof(raw);
 		ANSWERS(0, fi_mr_raw_attr(mr[n], &base, raw, &len, 0));
 		served(&w, 0, (uint64_t)(910 + n), memory);
@@ -120,7 +120,7 @@ static void later(void)
 	ANSWERS(-FI_EAVAIL, fi_eq_sread(eq, &event, &entry, sizeof(entry), WAIT_LIMIT * 1000, 0));
 	ANSWERS(sizeof(error), fi_eq_readerr(eq, &error, 0));
 	CHECK(error.err == FI_ENOKEY && error.fid == &failed->fid && error.context == &iov, "error %d", error.err);
-	CHECK(fi_mr_key(failed) == FI_KEY_NOTAVAIL, "a key of what is not there");
+	CHECK(fi_mr_key(failed) == FI_KEY_NOTAVAIL, "a failed registration has a key");
 	nothing_comes();
 	ANSWERS(0, fi_close(&failed->fid));
 	served(&w, 0, 911, memory);

@@ -134,7 +134,7 @@ static void forged(void)
 	memcpy(forged_key.bytes, &key, 8), forged_key.len = 8;
 	CHECK(try_read(&w, 0, mapped(&forged_key), 8) != 0, "a mapped key was mapped");
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key + 1));
-	CHECK(try_read(&w, 0, key + 1, 8) != 0 && try_read(&w, 0, key - 1, 8) != 0, "a key that nobody mapped");
+	CHECK(try_read(&w, 0, key + 1, 8) != 0 && try_read(&w, 0, key - 1, 8) != 0, "a key that was not mapped");
 	served(&w, 0, key, memory);
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
 	ANSWERS(0, fi_close(&foreign->fid));
@@ -167,7 +167,7 @@ static void sizes(void)
 		CHECK(w.mode == how.mr_mode, "%#x", w.mode);
 		mr = registered(&w, memory, BYTES, BOTH_WAYS, 9, 0);
 		key = raw_of(mr);
-		CHECK(key.len == w.two.room.info->domain_attr->mr_key_size, "%zu, said to be %zu", key.len,
+		CHECK(key.len == w.two.room.info->domain_attr->mr_key_size, "a raw key of %zu bytes, not %zu", key.len,
 		      w.two.room.info->domain_attr->mr_key_size);
 		ANSWERS(0, fi_close(&mr->fid));
 		close_world(&w);
@@ -198,14 +198,14 @@ static void operations(void)
 		fill(a->out, len, (unsigned)len);
 		POSTED(a, fi_writemsg(a->ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE));
 		ANSWERS(0, take(a, context(0)).err);
-		CHECK(is_filled(memory, len, (unsigned)len), "%zu bytes are not there", len);
+		CHECK(is_filled(memory, len, (unsigned)len), "%zu bytes were not written", len);
 		ANSWERS(0, try_read(&w, raw.base, key, len));
-		CHECK(is_filled(a->in, len, (unsigned)len), "%zu bytes are read otherwise", len);
+		CHECK(is_filled(a->in, len, (unsigned)len), "a read of %zu bytes returned other bytes", len);
 	}
 	fill(a->out, 100, 5);
 	ANSWERS(0, POST(a, fi_inject_write(a->ep, a->out, 100, a->peer, raw.base, key)));
 	ANSWERS(0, try_read(&w, raw.base, key, 100));
-	CHECK(is_filled(memory, 100, 5), "what was injected is not there");
+	CHECK(is_filled(memory, 100, 5), "the injected bytes did not arrive");
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
 	CHECK(fi_inject_write(a->ep, a->out, 100, a->peer, raw.base, key) < 0, "injected by a key that is unmapped");
 	ANSWERS(0, fi_close(&mr->fid));

@@ -22,7 +22,7 @@ static struct fid_cntr *counter(void)
 	return c;
 }
 
-/* The counter reaches this value and stays there. */
+/* Checks that the counter reaches this value and does not exceed it. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
 	double until = now() + WAIT_LIMIT;
@@ -486,7 +486,7 @@ static void injected_and_failing(void)
 	fill(a->out, 64, 8);
 	fi_cntr_add(trigger, 1);
 	counts(count, 1);
-	CHECK(is_filled(memory, 64, 7), "not what was there when it was queued");
+	CHECK(is_filled(memory, 64, 7), "not the bytes at the time of queueing");
 	here.iov_len = there.len = limit + 1;
 	ANSWERS(-FI_EMSGSIZE, fi_control(&w.domain->fid, FI_QUEUE_WORK, &work));
 	here.iov_len = there.len = 64;
@@ -597,7 +597,7 @@ void specification_groups(void)
 	group("specification: the largest threshold", largest_threshold, 0, &triggered);
 	group("specification: unequal lengths", unequal_lengths, 0, &triggered);
 	group("specification: injected and failing deferred work", injected_and_failing, 0, &triggered);
-	group("specification: registered anew", registered_anew, 0, NULL);
+	group("specification: registered again", registered_anew, 0, NULL);
 	group("specification: windows of endpoints", windows_of_endpoints, 0, NULL);
 	setenv("FI_PERCALE_WINDOWS", "2A", 1);
 	group("specification: windows of type 2A", windows_of_endpoints, 0, NULL);

@@ -101,7 +101,7 @@ static void messages(struct two *t)
 		CHECK(t->b.in[8 * n] == order[n], "message %d is the one of %d", n, t->b.in[8 * n]);
 		CHECK(take(&t->a, &contexts[n]).err == 0, "send %d", n);
 	}
-	CHECK(fi_cntr_read(t->a.counters[SENT]) == before + 4, "they are counted");
+	CHECK(fi_cntr_read(t->a.counters[SENT]) == before + 4, "not all sends are counted");
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
@@ -166,7 +166,7 @@ static void canceled(struct two *t)
 	ANSWERS(0, send_when(t, "first---", 8, &first));
 	ANSWERS(0, send_when(t, "second--", 8, &second));
 	ANSWERS(0, fi_cancel(&t->a.ep->fid, &first));
-	CHECK(take(&t->a, &first).err == FI_ECANCELED, "it is reported so");
+	CHECK(take(&t->a, &first).err == FI_ECANCELED, "the operation is not reported as cancelled");
 	odd.event_type = 77;
 	ANSWERS(-FI_EINVAL, send_when(t, "wrong---", 8, &odd));
 	odd = when(NULL, 1);
@@ -177,7 +177,7 @@ static void canceled(struct two *t)
 	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(0)));
 	ANSWERS(0, fi_cntr_set(counter, 1));
 	CHECK(take(&t->b, context(0)).len == 8 && !memcmp(t->b.in, "second--", 8), "%.8s", t->b.in);
-	CHECK(take(&t->a, &second).err == 0, "it has begun");
+	CHECK(take(&t->a, &second).err == 0, "the second send failed");
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
@@ -199,15 +199,15 @@ static void given_back(struct two *t)
 		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
 	}
 	ANSWERS(0, fi_cancel(&t->a.ep->fid, contexts[1]));
-	CHECK(take(&t->a, contexts[1]).err == FI_ECANCELED, "the second is cancelled");
+	CHECK(take(&t->a, contexts[1]).err == FI_ECANCELED, "the second send is not reported as cancelled");
 	memset(contexts[1], 0xff, sizeof(*contexts[1])), free(contexts[1]);
 	ANSWERS(0, fi_cntr_add(counter, 1));
-	CHECK(take(&t->a, contexts[0]).err == 0, "the first is sent");
+	CHECK(take(&t->a, contexts[0]).err == 0, "the first send failed");
 	memset(contexts[0], 0xff, sizeof(*contexts[0])), free(contexts[0]);
 	ANSWERS(0, fi_cntr_add(counter, 1));
 	turn(t, 50);
 	ANSWERS(0, fi_cntr_add(counter, 1));
-	CHECK(take(&t->a, contexts[2]).err == 0, "the third is sent");
+	CHECK(take(&t->a, contexts[2]).err == 0, "the third send failed");
 	free(contexts[2]);
 	CHECK(take(&t->b, context(0)).len == 8 && !memcmp(t->b.in, texts[0], 8), "%.8s", t->b.in);
 	CHECK(take(&t->b, context(1)).len == 8 && !memcmp(t->b.in + 8, texts[2], 8), "%.8s", t->b.in + 8);
@@ -274,7 +274,7 @@ static void work(struct two *t)
 	uint64_t *words_now = (uint64_t *)(target.memory + 512);
 	CHECK(words_now[0] == 5 && words_now[1] == 5 && words_now[2] == 5 && old[0] == 0 && old[1] == 0, "atomic operations");
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent, "the endpoint's counter has moved");
-	CHECK(take(&t->a, context(1)).err == 0, "a completion that was asked for");
+	CHECK(take(&t->a, context(1)).err == 0, "the requested completion reports an error");
 	/* Work with a threshold that is already reached begins at once. Without a completion counter it is not counted. */
 	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in + 128, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(2)));
 	ANSWERS(0, queue(t, &works[11], FI_OP_TSEND, &tsend, trigger, 2, NULL));
@@ -580,7 +580,7 @@ static void goes_on(struct two *t)
 	ANSWERS(0, send_when(t, t->a.out, 8, &first));
 	POSTED(&t->b, fi_send(t->b.ep, t->b.out, 8, NULL, t->b.peer, context(66)));
 	CHECK(take(&t->a, context(64)).len == 8, "a receive from before");
-	CHECK(take(&t->b, context(66)).err == 0, "what it took");
+	CHECK(take(&t->b, context(66)).err == 0, "the receive failed");
 	ANSWERS(0, fi_cntr_add(counter, 1));
 	CHECK(take(&t->b, context(65)).len == 8, "the triggered message");
 	CHECK(take(&t->a, &first).err == 0, "its send");
@@ -608,8 +608,8 @@ void trigger_groups(void)
 		{ "DWQ-008 and others, one thread: taken back, and refused", &alone, taken_back },
 		{ "DWQ-005: reading and waiting for completion counters make progress", &how, driven },
 		{ "DWQ-005, one thread: reading and waiting for completion counters make progress", &alone, driven },
-		{ "TRIG-002, one thread: what was posted before the first triggered operation", &alone, goes_on },
-		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },
+		{ "TRIG-002, one thread: operations before the first triggered one", &alone, goes_on },
+		{ "XPU-005 to XPU-019: messages that a store starts", &with_devices, devices },
 		{ "XPU-003: together with other operations", &with_devices, mixed },
 		{ "XPU-001 XPU-002: no devices", &how, no_devices },
 	};

@@ -58,7 +58,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(0, fi_av_remove(av, &peers[3], 2, 0));
 	found(av, peers[2], &all[2]);
 	found(av, peers[5], &all[5]);
-	CHECK(fi_av_lookup(av, peers[3], &zero, &(size_t){ sizeof(zero) }) == -FI_EINVAL, "a removed address is there");
+	CHECK(fi_av_lookup(av, peers[3], &zero, &(size_t){ sizeof(zero) }) == -FI_EINVAL, "a removed address was found");
 	ANSWERS(1, fi_av_insert(av, &all[4], 1, &again, 0, NULL));
 	found(av, again, &all[4]);
 	CHECK(type != FI_AV_TABLE || again == 3, "not the lowest unused index: %llu", (unsigned long long)again);
@@ -238,7 +238,7 @@ static void symmetric(struct room *room)
 	a.sin_addr.s_addr = htonl(0x0a020001 + 999), a.sin_port = htons(1999);
 	found(av, 1000003, &a);
 	ANSWERS(0, fi_av_remove(av, &(fi_addr_t){ 1000003 }, 1, 0));
-	CHECK(fi_av_lookup(av, 1000003, &a, &(size_t){ sizeof(a) }) == -FI_EINVAL, "a removed address is there");
+	CHECK(fi_av_lookup(av, 1000003, &a, &(size_t){ sizeof(a) }) == -FI_EINVAL, "a removed address was found");
 	ANSWERS(1, fi_av_insertsym(av, "10.9.9.9", 1, "7", 1, peers, FI_SYNC_ERR, errors));
 	CHECK(peers[0] == 1000003 && errors[0] == 0, "%llu", (unsigned long long)peers[0]);
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, peers, 0, NULL));
@@ -259,7 +259,7 @@ static void symmetric(struct room *room)
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 0, peers, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, "5", 1, peers, FI_DELIVERY_COMPLETE, NULL));
 	CHECK(fi_av_insertsym(av, "fe80::1", 1, "5", 1, peers, 0, NULL) < 0, "an address of another family");
-	CHECK(fi_av_insertsym(av, "10.1.1.1", 1, "none", 1, peers, 0, NULL) < 0, "a service that is none");
+	CHECK(fi_av_insertsym(av, "10.1.1.1", 1, "none", 1, peers, 0, NULL) < 0, "an invalid service was accepted");
 	ANSWERS(0, fi_close(&av->fid));
 }
 
@@ -305,7 +305,7 @@ static void named(struct room *room)
 	a = address(22);
 	found(av, mine, &a);
 	found(other, mine, &a);
-	CHECK(write(link[0], &byte, 1) == 1, "the other process is gone");
+	CHECK(write(link[0], &byte, 1) == 1, "the other process has exited");
 	MUST(waitpid(child, &status, 0) == child && status == 0, "the other process ended with %d", status);
 	close(link[0]);
 	found(av, mine, &a);
@@ -337,7 +337,7 @@ int vector_writer(const char *name)
 	open_room(&room, &how);
 	NEEDS(fi_av_open(room.domain, &attr, &av, NULL));
 	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
-	MUST(write(0, &peer, sizeof(peer)) == sizeof(peer) && read(0, &byte, 1) == 1, "the first process is gone");
+	MUST(write(0, &peer, sizeof(peer)) == sizeof(peer) && read(0, &byte, 1) == 1, "the first process has exited");
 	ANSWERS(0, fi_close(&av->fid));
 	close_room(&room);
 	return all_is_well() ? 0 : 1;
@@ -429,11 +429,11 @@ static void asynchronous(struct room *room)
 	CHECK(event == FI_AV_COMPLETE && entry.data == 1 && entry.context == context(7), "%u", event);
 	attr.flags = 0;
 	NEEDS(fi_av_open(room->domain, &attr, &plain, NULL));
-	CHECK(fi_av_bind(plain, &eq->fid, 0) < 0, "a vector that reports nothing");
+	CHECK(fi_av_bind(plain, &eq->fid, 0) < 0, "a vector without events was bound");
 	ANSWERS(0, fi_close(&plain->fid));
 	ANSWERS(0, fi_close(&eq->fid));
 	attr.flags = 1ull << 50;
-	CHECK(fi_av_open(room->domain, &attr, &plain, NULL) < 0, "flags that are none");
+	CHECK(fi_av_open(room->domain, &attr, &plain, NULL) < 0, "invalid flags were accepted");
 }
 
 void vector_groups(void)

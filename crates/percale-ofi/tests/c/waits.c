@@ -101,7 +101,7 @@ static void signalled(struct two *two)
 	double until = now() + WAIT_LIMIT;
 
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
-	/* The test cannot know whether the thread is waiting already, so it repeats the signal. */
+	/* The test cannot detect whether the thread is waiting already, so it repeats the signal. */
 	do {
 		MUST(now() < until, "no thread was woken by a signal");
 		usleep(10000);
@@ -136,7 +136,7 @@ static void descriptor(struct two *two)
 			NEEDS(pthread_create(&sender, NULL, send_later, two));
 		while ((got = fi_cq_read(two->b.rxcq, &entry, 1)) == -FI_EAGAIN) {
 			int may_sleep = fi_trywait(two->room.fabric, fids, 1);
-			MUST(now() < until, "the message does not come");
+			MUST(now() < until, "the message did not arrive");
 			if (may_sleep == -FI_EAGAIN)
 				continue;
 			ANSWERS(0, may_sleep);

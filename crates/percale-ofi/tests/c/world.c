@@ -90,7 +90,7 @@ void served(struct world *w, uint64_t address, uint64_t key, char *memory)
 	ANSWERS(0, try_write(w, address + 64, key, 500, 77));
 	CHECK(is_filled(memory + 64, 500, 77), "the write is not there");
 	ANSWERS(0, try_read(w, address + 64, key, 500));
-	CHECK(is_filled(w->a->in, 500, 77), "other bytes than are there");
+	CHECK(is_filled(w->a->in, 500, 77), "the read returned other bytes");
 	memcpy(&before, memory + 8, 8);
 	ANSWERS(0, try_add(w, address + 8, key, 5));
 	memcpy(&after, memory + 8, 8);

@@ -140,7 +140,7 @@ static void finish(const char *what, int count)
 		} else if (read != -FI_EAGAIN) {
 			failed(what, fi_strerror((int)-read));
 		} else if (now() > end) {
-			failed(what, "nothing came in 60 seconds");
+			failed(what, "no completion within 60 seconds");
 		}
 	}
 }

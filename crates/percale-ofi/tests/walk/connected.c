@@ -36,7 +36,7 @@ static ssize_t wait_for(struct fid_eq *eq, struct fid_eq *other, uint32_t *event
 	ssize_t got;
 
 	while ((got = fi_eq_read(eq, event, e, sizeof(*e), flags)) == -FI_EAGAIN) {
-		MUST(now() < until, "no event comes");
+		MUST(now() < until, "no event arrived");
 		fi_eq_read(other, &which, &ignored, sizeof(ignored), FI_PEEK);
 	}
 	return got;
@@ -181,8 +181,8 @@ bool requested(struct world *w)
 		open_end(w, &server, "server", info, m.server_eq);
 	} else {
 		/*
-		 * An endpoint for the request that cannot be enabled is closed. After that the request is answered in another
-		 * way.
+		 * An endpoint is opened for the request, cannot be enabled, and is closed. After that the request is
+		 * answered in another way.
 		 */
 		int code;
 		NEEDS(fi_endpoint(w->domain, info, &attempt, w));

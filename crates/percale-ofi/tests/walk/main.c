@@ -8,7 +8,7 @@
  *   -j  the number of cases that run at a time
  *   -v  only this version, such as 1.17
  *   -t  only this level, 0 to 6 as in libfabric's headers
- *   -c  only cases with this in their names
+ *   -c  only cases with this text in their names
  *   -i  in this process, for a debugger: needs -v, -t and -c
  *
  * Each case runs in a separate process. The last line counts calls, orders, levels, versions and reports. The exit

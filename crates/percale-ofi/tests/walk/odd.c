@@ -13,13 +13,13 @@ void odd_object(struct world *w, struct fid *fid)
 
 	for (size_t at = 0; at < COUNT(commands); at++)
 		fid->ops->control(fid, commands[at], argument);
-	CHECK(fid->ops->ops_open(fid, "no such operations", 0, &ops, NULL) != 0, "operations of no name");
+	CHECK(fid->ops->ops_open(fid, "no such operations", 0, &ops, NULL) != 0, "an unknown name was opened");
 	if (has_entry(fid->ops, 4))
 		fid->ops->tostr(fid, text, 3);
 	if (has_entry(fid->ops, 5))
 		CHECK(fid->ops->ops_set(fid, "no such operations", 0, NULL, NULL) != 0, "operations are replaced");
 	CHECK(fid->ops->bind(fid, &w->fabric->fid, 0) != 0, "bound to the fabric");
-	CHECK(fid->ops->bind(fid, fid, 1ULL << 63) != 0, "bound to itself with a flag that is not there");
+	CHECK(fid->ops->bind(fid, fid, 1ULL << 63) != 0, "bound to itself with an unknown flag");
 	free(argument);
 	free(text);
 }
@@ -31,11 +31,11 @@ static void odd_fabric(struct world *w, struct fid_fabric *fabric)
 	struct fid_eq *eq;
 	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_MUTEX_COND };
 
-	CHECK(fabric->ops->domain(fabric, NULL, &domain, NULL) != 0, "a domain of nothing");
-	CHECK(fabric->ops->domain2(fabric, w->info, &domain, 1ULL << 63, NULL) != 0, "a flag is taken");
+	CHECK(fabric->ops->domain(fabric, NULL, &domain, NULL) != 0, "a domain without an info was opened");
+	CHECK(fabric->ops->domain2(fabric, w->info, &domain, 1ULL << 63, NULL) != 0, "an unknown flag was accepted");
 	NEEDS(fabric->ops->domain2(fabric, w->info, &domain, 0, NULL));
 	NEEDS(fi_close(&domain->fid));
-	CHECK(fi_passive_ep(fabric, NULL, &pep, NULL) != 0, "a passive endpoint of nothing");
+	CHECK(fi_passive_ep(fabric, NULL, &pep, NULL) != 0, "a passive endpoint without an info was opened");
 	NEEDS(fi_passive_ep(fabric, w->info, &pep, NULL));
 	NEEDS(fi_close(&pep->fid));
 	CHECK(fi_eq_open(fabric, &attr, &eq, NULL) != 0, "opened");
@@ -56,7 +56,7 @@ static struct fid *close_unused(struct fid *fid)
 {
 	int code = fi_close(fid);
 
-	CHECK(code == 0, "fi_close of what was refused to an endpoint: %d", code);
+	CHECK(code == 0, "fi_close of an object that could not be bound to an endpoint: %d", code);
 	return code == 0 ? NULL : fid;
 }
 
@@ -77,15 +77,15 @@ static void bindings(struct world *w, struct fid_domain *domain)
 	free(attr);
 	NEEDS(fi_endpoint(domain, w->info, &ep, NULL));
 	adopt(&ep->fid);
-	CHECK(fi_ep_bind(ep, &cq[0]->fid, 0) != 0, "a queue for no direction");
-	CHECK(fi_ep_bind(ep, &cq[0]->fid, FI_RECV | 1ULL << 63) != 0, "a flag is taken");
+	CHECK(fi_ep_bind(ep, &cq[0]->fid, 0) != 0, "a queue was bound for no direction");
+	CHECK(fi_ep_bind(ep, &cq[0]->fid, FI_RECV | 1ULL << 63) != 0, "an unknown flag was accepted");
 	CHECK(fi_enable(ep) != 0, "enabled without a queue");
 	NEEDS(fi_ep_bind(ep, &cq[0]->fid, FI_TRANSMIT));
-	CHECK(fi_ep_bind(ep, &cq[1]->fid, FI_TRANSMIT | FI_RECV) != 0, "a second queue");
+	CHECK(fi_ep_bind(ep, &cq[1]->fid, FI_TRANSMIT | FI_RECV) != 0, "a second queue was bound");
 	NEEDS(fi_ep_bind(ep, &cq[0]->fid, FI_RECV));
-	CHECK(fi_ep_bind(ep, &cq[1]->fid, FI_RECV) != 0, "a second queue");
+	CHECK(fi_ep_bind(ep, &cq[1]->fid, FI_RECV) != 0, "a second queue was bound");
 	if (fi_ep_bind(ep, &av[0]->fid, 0) == 0)
-		CHECK(fi_ep_bind(ep, &av[1]->fid, 0) != 0, "a second vector");
+		CHECK(fi_ep_bind(ep, &av[1]->fid, 0) != 0, "a second vector was bound");
 	fi_getname(&ep->fid, NULL, &(size_t){ 0 });
 	fi_cancel(&ep->fid, NULL);
 	fi_send(ep, "", 0, NULL, 0, NULL);
@@ -114,7 +114,7 @@ static void scalable_bindings(struct world *w, struct fid_domain *domain)
 	for (int at = 0; at < 2; at++)
 		NEEDS(fi_av_open(domain, &table, &av[at], NULL));
 	NEEDS(fi_scalable_ep_bind(sep, &av[0]->fid, 0));
-	CHECK(fi_scalable_ep_bind(sep, &av[1]->fid, 0) != 0, "a second vector");
+	CHECK(fi_scalable_ep_bind(sep, &av[1]->fid, 0) != 0, "a second vector was bound");
 	struct fid *left = close_unused(&av[1]->fid);
 	NEEDS(fi_close(&sep->fid));
 	NEEDS(fi_close(&av[0]->fid));
@@ -161,22 +161,22 @@ static void odd_domain(struct world *w, struct fid_domain *domain)
 	struct fi_mr_attr nothing = { 0 };
 	struct fi_mr_attr *attr = exactly(region_attr_size(), &nothing, sizeof(nothing));
 
-	CHECK(fi_cq_open(domain, &format, &cq, NULL) != 0, "a format that is not there");
-	CHECK(fi_cq_open(domain, &object, &cq, NULL) != 0, "a wait object that is not there");
+	CHECK(fi_cq_open(domain, &format, &cq, NULL) != 0, "an unknown format was accepted");
+	CHECK(fi_cq_open(domain, &object, &cq, NULL) != 0, "an unknown wait object was accepted");
 	object.wait_obj = FI_WAIT_SET;
-	CHECK(fi_cq_open(domain, &object, &cq, NULL) != 0, "a wait set that is not given");
+	CHECK(fi_cq_open(domain, &object, &cq, NULL) != 0, "a missing wait set was accepted");
 	NEEDS(fi_cq_open(domain, NULL, &cq, NULL));
 	NEEDS(fi_close(&cq->fid));
-	CHECK(fi_cntr_open(domain, &events, &cntr, NULL) != 0, "events that are not counted");
-	CHECK(fi_av_open(domain, &kind, &av, NULL) != 0, "a type that is not there");
-	CHECK(fi_av_open(domain, &flagged, &av, NULL) != 0, "a flag is taken");
-	CHECK(fi_endpoint(domain, NULL, &ep, NULL) != 0, "an endpoint of nothing");
+	CHECK(fi_cntr_open(domain, &events, &cntr, NULL) != 0, "counting unknown events was accepted");
+	CHECK(fi_av_open(domain, &kind, &av, NULL) != 0, "an unknown type was accepted");
+	CHECK(fi_av_open(domain, &flagged, &av, NULL) != 0, "an unknown flag was accepted");
+	CHECK(fi_endpoint(domain, NULL, &ep, NULL) != 0, "an endpoint without an info was opened");
 	if (has_entry(domain->ops, 10)) {
-		CHECK(domain->ops->endpoint2(domain, w->info, &ep, 1ULL << 63, NULL) != 0, "a flag is taken");
+		CHECK(domain->ops->endpoint2(domain, w->info, &ep, 1ULL << 63, NULL) != 0, "an unknown flag was accepted");
 		NEEDS(domain->ops->endpoint2(domain, w->info, &ep, 0, NULL));
 		NEEDS(fi_close(&ep->fid));
 	}
-	CHECK(fi_scalable_ep(domain, NULL, &ep, NULL) != 0, "an endpoint of nothing");
+	CHECK(fi_scalable_ep(domain, NULL, &ep, NULL) != 0, "an endpoint without an info was opened");
 	NEEDS(fi_srx_context(domain, NULL, &ep, NULL));
 	adopt(&ep->fid);
 	NEEDS(fi_close(&ep->fid));
@@ -205,10 +205,10 @@ static void odd_domain(struct world *w, struct fid_domain *domain)
 		void *made;
 		CHECK(open(domain, NULL, &made, NULL) != 0, "a device's context");
 	}
-	CHECK(fi_mr_regattr(domain, attr, 0, &mr) != 0, "a region of nothing");
+	CHECK(fi_mr_regattr(domain, attr, 0, &mr) != 0, "a region without memory was registered");
 	CHECK(fi_mr_reg(domain, attr, 1, FI_REMOTE_READ, 1, 5, 0, &mr, NULL) != 0, "an offset");
-	CHECK(fi_mr_regv(domain, NULL, 0, FI_REMOTE_READ, 0, 5, 0, &mr, NULL) != 0, "a region of nothing");
-	CHECK(fi_control(&domain->fid, FI_QUEUE_WORK, &odd_work) != 0, "work of no type");
+	CHECK(fi_mr_regv(domain, NULL, 0, FI_REMOTE_READ, 0, 5, 0, &mr, NULL) != 0, "a region without memory was registered");
+	CHECK(fi_control(&domain->fid, FI_QUEUE_WORK, &odd_work) != 0, "work of an unknown type was queued");
 	fi_control(&domain->fid, FI_FLUSH_WORK, NULL);
 	odd_waiting(w, &domain->fid);
 	long_key(w, domain);

@@ -129,7 +129,7 @@ static void connections(struct world *w, struct fid_ep *ep)
 		CHECK(ep->cm->accept(ep, NULL, 0) != 0, "accepted");
 		ep->cm->shutdown(ep, 0);
 	}
-	CHECK(ep->cm->shutdown(ep, 99) != 0, "a flag is taken");
+	CHECK(ep->cm->shutdown(ep, 99) != 0, "an unknown flag was accepted");
 	CHECK(ep->cm->listen((struct fid_pep *)ep) != 0, "an endpoint listens");
 	CHECK(ep->cm->reject((struct fid_pep *)ep, NULL, NULL, 0) != 0, "nothing is rejected");
 	CHECK(ep->cm->join(ep, &nowhere, 0, &mc, NULL) != 0, "there is no multicast");
@@ -191,7 +191,7 @@ static void sets(struct world *w, struct fid_av *av)
 	fi_addr_t address;
 
 	odd.flags = 1ULL << 63;
-	CHECK(fi_av_set(av, &odd, &none, NULL) != 0, "a flag is taken");
+	CHECK(fi_av_set(av, &odd, &none, NULL) != 0, "an unknown flag was accepted");
 	odd = (struct fi_av_set_attr){ .start_addr = 5, .end_addr = 1, .stride = 0 };
 	if (fi_av_set(av, &odd, &none, NULL) == 0)
 		NEEDS(fi_close(&none->fid));

@@ -134,17 +134,17 @@ void odd_events(struct fid_eq *eq)
 	if (setting.api >= FI_VERSION(1, 5))
 		error->err_data = NULL, error->err_data_size = 0;
 	fi_eq_read(eq, &event, NULL, 0, FI_PEEK);
-	CHECK(fi_eq_read(eq, &event, text, 100, 1ULL << 63) < 0, "a flag is taken");
+	CHECK(fi_eq_read(eq, &event, text, 100, 1ULL << 63) < 0, "an unknown flag was accepted");
 	fi_eq_readerr(eq, error, 0);
-	CHECK(fi_eq_write(eq, 1000, NULL, 0, 0) == 0, "nothing cannot be written");
+	CHECK(fi_eq_write(eq, 1000, NULL, 0, 0) == 0, "an empty event cannot be written");
 	CHECK(fi_eq_write(eq, 1001, "abc", 3, 0) == 3, "not written");
 	CHECK(fi_eq_write(eq, FI_NOTIFY, entry, sizeof(*entry), 0) == sizeof(*entry), "not written");
-	CHECK(fi_eq_write(eq, FI_NOTIFY, entry, sizeof(*entry), 1ULL << 63) < 0, "a flag is taken");
+	CHECK(fi_eq_write(eq, FI_NOTIFY, entry, sizeof(*entry), 1ULL << 63) < 0, "an unknown flag was accepted");
 	/* Reads available events with a buffer that is too small, without a buffer, and with a sufficient one. */
 	for (int n = 0; n < 4; n++) {
 		fi_eq_read(eq, &event, nothing + 1, 0, FI_PEEK);
 		got = fi_eq_sread(eq, &event, nothing, 1, 0, FI_PEEK);
-		CHECK(got <= 1, "%zd bytes where there is room for one", got);
+		CHECK(got <= 1, "%zd bytes were read into a buffer of one byte", got);
 		read_event(eq);
 	}
 	CHECK(fi_eq_write(eq, 1002, "d", 1, 0) == 1, "not written");
@@ -201,10 +201,10 @@ void odd_waiting(struct world *w, struct fid *fid)
 		fi_poll(set, (void **)((char *)found + 1), 0);
 		CHECK(fi_poll_add(set, &w->fabric->fid, 0) != 0, "a fabric is polled");
 		CHECK(fi_poll_del(set, &w->fabric->fid, 0) != 0, "a fabric was polled");
-		CHECK(fi_poll_add(set, fid, 1) != 0, "a flag is taken");
+		CHECK(fi_poll_add(set, fid, 1) != 0, "an unknown flag was accepted");
 		free(found);
 	} else if (fid->fclass == FI_CLASS_DOMAIN) {
-		CHECK(fi_poll_open((struct fid_domain *)fid, &flagged, &poll) != 0, "a flag is taken");
+		CHECK(fi_poll_open((struct fid_domain *)fid, &flagged, &poll) != 0, "an unknown flag was accepted");
 		NEEDS(fi_poll_open((struct fid_domain *)fid, NULL, &poll));
 		NEEDS(fi_close(&poll->fid));
 	} else if (fid->fclass == FI_CLASS_FABRIC) {

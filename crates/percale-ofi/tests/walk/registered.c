@@ -102,9 +102,9 @@ bool registered(struct world *w)
 	/* An offset, unknown flags, and no memory are rejected. */
 	iov[0].iov_base = memory;
 	several = NULL;
-	MUST(fi_mr_reg(w->domain, memory, 10, FI_REMOTE_READ, 5, 778, 0, &several, w) != 0, "an offset is taken");
-	MUST(fi_mr_reg(w->domain, memory, 10, FI_REMOTE_READ, 0, 778, 1ULL << 63, &several, w) != 0, "a flag is taken");
-	MUST(fi_mr_regv(w->domain, iov, 0, FI_REMOTE_READ, 0, 778, 0, &several, w) != 0, "no piece is taken");
+	MUST(fi_mr_reg(w->domain, memory, 10, FI_REMOTE_READ, 5, 778, 0, &several, w) != 0, "an offset was accepted");
+	MUST(fi_mr_reg(w->domain, memory, 10, FI_REMOTE_READ, 0, 778, 1ULL << 63, &several, w) != 0, "unknown flag accepted");
+	MUST(fi_mr_regv(w->domain, iov, 0, FI_REMOTE_READ, 0, 778, 0, &several, w) != 0, "an empty list was accepted");
 	fi_addr_t self = insert_name(av, &ep->fid);
 	uint64_t key = fi_mr_key(mr);
 	for (int n = 0; n < 3; n++)
@@ -201,8 +201,8 @@ void odd_windows(struct world *w)
 	void *table = NULL;
 
 	odd_everything(w);
-	MUST(fi_open_ops(&w->domain->fid, PERCALE_WINDOW_OPS, 1, &table, NULL) != 0, "a flag is taken");
-	MUST(ops->open(w->domain, 99, &none) != 0, "a type that is not there");
+	MUST(fi_open_ops(&w->domain->fid, PERCALE_WINDOW_OPS, 1, &table, NULL) != 0, "an unknown flag was accepted");
+	MUST(ops->open(w->domain, 99, &none) != 0, "an unknown type was accepted");
 	MUST(ops->bind(open_windows[0], &outside, NULL, NULL) != 0, "bound beyond the region");
 	MUST(ops->bind(open_windows[0], &wrapping, NULL, NULL) != 0, "bound around the end of addresses");
 	ops->bind(open_windows[0], &empty, NULL, NULL);

@@ -59,7 +59,7 @@ static void open_simple(struct world *w, uint64_t caps, struct fid_av **av)
 
 	hints->domain_attr->mr_mode = setting.api < FI_VERSION(1, 5) ? FI_MR_UNSPEC : 0;
 	info = answer(NULL, NULL, 0, hints);
-	MUST(info, "there is nothing");
+	MUST(info, "fi_getinfo returns no info");
 	fi_freeinfo(hints);
 	open_fabric(w, info);
 	open_domain(w);

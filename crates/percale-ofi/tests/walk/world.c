@@ -213,7 +213,7 @@ fi_addr_t insert_name(struct fid_av *av, struct fid *ep)
 	NEEDS(fi_getname(ep, name, &length));
 	/* Reallocated to exactly the required size. */
 	name = realloc(name, length);
-	MUST(name && fi_av_insert(av, name, 1, &address, 0, NULL) == 1, "the address is not taken");
+	MUST(name && fi_av_insert(av, name, 1, &address, 0, NULL) == 1, "the address cannot be inserted");
 	free(name);
 	return address;
 }

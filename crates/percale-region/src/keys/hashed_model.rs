@@ -50,7 +50,7 @@ fn loom_lookup_never_misses_a_present_key() {
             }
             match hashed.look(key) {
                 Ok(Some(snapshot)) => assert!(snapshot == of(key), "{snapshot:?}"),
-                Ok(None) => assert_ne!(key, second, "a key that stays was missed"),
+                Ok(None) => assert_ne!(key, second, "an existing key was not found"),
                 Err(()) => {}
             }
         }
@@ -72,7 +72,7 @@ fn loom_lookup_finds_a_present_key_while_growing() {
             writer.remove(2);
         });
         match hashed.look(1) {
-            Ok(found) => assert_eq!(found, Some(of(1)), "a key that stays was missed"),
+            Ok(found) => assert_eq!(found, Some(of(1)), "an existing key was not found"),
             Err(()) => {}
         }
         writer.join().unwrap();

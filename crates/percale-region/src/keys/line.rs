@@ -276,7 +276,11 @@ mod tests {
             assert_eq!(snapshot.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
             let line = KeyCacheLine::default();
             line.write(&snapshot);
-            assert_eq!(line.check_open(7, 0, (address, len), Access::REMOTE_READ), None, "for one pair");
+            assert_eq!(
+                line.check_open(7, 0, (address, len), Access::REMOTE_READ),
+                None,
+                "the key is valid for one pair only"
+            );
             line.write(&KeySnapshot { what: snapshot.what & !(ENDPOINT | PAIR), ..snapshot });
             let open = |key, authority| line.check_open(key, authority, (address, len), Access::REMOTE_READ);
             assert_eq!((open(7, 0).map(Result::ok), open(8, 0), open(7, 1)), (Some(offset), None, None));

@@ -251,7 +251,7 @@ mod tests {
                 while !over.load(Ordering::Relaxed) || looks == 0 {
                     for key in &stay {
                         let found = lines.find(*key, |snapshot, owner| snapshot.is(*key) && has(owner, *key));
-                        assert_eq!(found, Some(true), "a key that stays");
+                        assert_eq!(found, Some(true), "a key that is never removed");
                         looks += 1;
                     }
                 }

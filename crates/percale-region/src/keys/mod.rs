@@ -113,7 +113,8 @@ impl Keys {
             Some(snapshot) => admitted(&snapshot, self.lines.owner(&snapshot)),
             None => self.lines.find(key, admitted).flatten(),
         };
-        // The row may belong to another key in the meantime. In this case this key has been removed.
+        // The row may have been assigned to another key after the line was read. In this case this key has been
+        // removed.
         found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
 

@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, RefusalReason::AnotherHost)));
         let verbs = |hello: &Hello, flags| Hello { flags: flags | HelloFlags::VERBS, ..hello.clone() };
         let far = verbs(&b, HelloFlags::TCP);
-        assert_eq!(transport(&a, &far), Ok((Ruling::Tcp, RefusalReason::AnotherHost)), "both have to have it");
+        assert_eq!(transport(&a, &far), Ok((Ruling::Tcp, RefusalReason::AnotherHost)), "both sides must allow verbs");
         assert_eq!(transport(&verbs(&a, HelloFlags::TCP), &far), Ok((Ruling::Verbs, RefusalReason::AnotherHost)));
         let near = verbs(&a, HelloFlags::SHM);
         assert_eq!(transport(&near, &near), Ok((Ruling::Shm, RefusalReason::SameHost)), "shared memory first");

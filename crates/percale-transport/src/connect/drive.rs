@@ -169,8 +169,8 @@ impl Reactor {
                 Ok(false) => return SetupOutcome::Stay,
                 Err(errno) => return SetupOutcome::Fail(setup.socket_error("sendto", errno)),
             }
-            // The meeting may have been confirmed, and the initiator may have closed TCP immediately afterwards, so
-            // check the meeting first.
+            // The meeting may have been confirmed, and the initiator may have closed the TCP connection immediately
+            // afterwards, so check the meeting first.
             if setup.tcp.is_none() && setup.meeting.is_none() {
                 return SetupOutcome::Drop;
             }
@@ -189,7 +189,7 @@ impl Reactor {
                 // The bytes that were read may have produced a proof to send.
                 Ok(None) if !setup.handshake.output().is_empty() => continue,
                 Ok(None) => return SetupOutcome::Stay,
-                // The end of TCP is ignored while the confirmation may still arrive.
+                // The end of the TCP connection is ignored while the confirmation may still arrive.
                 Err(SetupOutcome::Fail(ConnectError::Closed(_))) if met => {
                     if let Some(socket) = setup.tcp.take() {
                         self.unregister(&socket);

@@ -376,7 +376,7 @@ pub(super) mod fuzz {
                     }
                     Ok(Some(HandshakeEvent::Offered(offered))) if !initiator => side.offer(&offered),
                     Ok(_) => {}
-                    Err(_) => assert_eq!(side.wants(), 0, "a failed handshake reads on"),
+                    Err(_) => assert_eq!(side.wants(), 0, "a failed handshake still reads"),
                 }
             }
             assert!(side.output().len() <= MOST);

@@ -33,7 +33,7 @@ pub struct PeerIdentity {
     /// The process id of the peer in the namespace of this process, or 0 if it is not visible. It is available only
     /// over shared memory.
     pub pid: i32,
-    /// The user of the peer. Over shared memory the kernel reports it, otherwise the peer itself.
+    /// The user of the peer. It is reported by the kernel over shared memory, and otherwise by the peer itself.
     pub uid: u32,
     /// Whether the peer claims to run on the same kernel.
     pub host_local: bool,

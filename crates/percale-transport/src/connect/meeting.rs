@@ -2,10 +2,10 @@
 //! exchanges the resources that each side needs from the other.
 //!
 //! The name of the acceptor's socket is derived from its incarnation. The initiator sends the token that it received
-//! over TCP. Each side opens a pidfd of the other process, and its address space, *before* it sends its half, and the
-//! half contains a random challenge that the other side has to return. The process that returns it was alive after both
-//! were opened, so its process id had not been reused at that time. All operations are non-blocking. Any failure is a
-//! [`Degraded`], and the connection continues over TCP.
+//! over TCP. Each side opens a pidfd of the other process, and its address space, *before* it sends its half of the
+//! meeting. This half contains a random challenge that the other side has to return. The process that returns it was
+//! alive after both descriptors were opened, so its process id had not been reused at that time. All operations are
+//! non-blocking. Any failure is a [`Degraded`], and the connection continues over TCP.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 

@@ -27,8 +27,8 @@
 //! 5. The locks of the mailboxes and of the command queue are held only for short changes of their queues, and never
 //!    together.
 //!
-//! Several endpoints may share one address, as *contexts* of a *site*. A caller's hello names the context that it
-//! wants, and that context answers. In all other respects each context is a separate endpoint.
+//! Several endpoints may share one address, as *contexts* of a *site*. A caller's hello contains the number of the
+//! context that it calls, and that context answers. In all other respects each context is a separate endpoint.
 //!
 //! A peer is identified by its incarnation, and an address belongs to the endpoint that is met there. Before an
 //! acceptor decides, a *prober* calls the address that the caller advertises, and checks whether the call was made

@@ -1,7 +1,7 @@
 //! Threads that create and connect the queue pairs of connections being made.
 //!
-//! A device needs milliseconds to create a queue pair. If a peer's port is not found, the kernel searches for it for a
-//! second. So the service thread does not do this itself: [`Pairs`] has its own threads, which exist while there is
+//! A device needs milliseconds to create a queue pair. If a peer's port is not found, the kernel spends a second on the
+//! search. So the service thread does not do this itself: [`Pairs`] has its own threads, which exist while there is
 //! work. The result is returned as a command.
 
 use std::io;

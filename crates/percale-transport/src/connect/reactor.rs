@@ -79,7 +79,7 @@ pub(super) struct EndpointState {
 pub(super) struct HeldConnection {
     pub(super) serial: u64,
     pub(super) token: Token,
-    /// The address and context at which a call has met the peer.
+    /// The address and context at which a call has reached the peer.
     pub(super) at: Option<(SocketAddr, u16)>,
 }
 

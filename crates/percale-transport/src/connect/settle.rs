@@ -11,7 +11,7 @@ use crate::system::random::random;
 use crate::wire::hello::Incarnation;
 use crate::wire::refusal_reason::RefusalReason;
 
-/// The time that the last message of an acceptor that makes no connection may take to arrive.
+/// The time for which an acceptor that makes no connection keeps the socket open, so that its last message arrives.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The first and the longest pause between tries. Each pause is twice as long as the one before.
@@ -173,15 +173,16 @@ impl Reactor {
         }
     }
 
-    /// Returns whether there is no connection with its peer yet. (A conforming peer never causes a second one.)
+    /// Returns whether there is no connection yet with the peer of this set-up. (A conforming peer never causes a
+    /// second one.)
     fn is_new(&self, setup: &Setup) -> bool {
         let owner = self.endpoints.get(&setup.endpoint);
         setup.incarnation().is_some_and(|peer| owner.is_some_and(|owner| !owner.held.contains_key(&peer)))
     }
 
     fn report_refusal(&self, setup: &Setup, error: ConnectError) {
-        // A caller that just hangs up is not reported. It may have given up the connection in favor of another one, or
-        // it may be a port scanner.
+        // A caller that only closes its connection is not reported. It may have given up this connection in favor of
+        // another one, or it may be a port scanner.
         if matches!(setup.side, SetupRole::Acceptor { .. })
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
@@ -215,8 +216,8 @@ impl Reactor {
             host_local: hello.place.same_host(&setup.ours.place),
         };
         let owner = self.endpoints.get_mut(&setup.endpoint)?;
-        // The endpoint that answers at an address is the endpoint at that address. If it was not met there, it proves
-        // nothing about others.
+        // A peer that was met at an address replaces the connections of all other peers that were met there before. A
+        // peer that was not met at its address replaces none.
         let others = owner.held.iter().filter(|(other, held)| **other != peer && at.is_some() && held.at == at);
         let replaced: Vec<_> = others.map(|(old, held)| (*old, held.serial)).collect();
         let attempt = match &setup.side {
@@ -247,10 +248,10 @@ impl Reactor {
         Some(serial)
     }
 
-    /// Called when a set-up with `peer` has ended. If there is now a connection with a peer that was met at the address
-    /// that an attempt called, that attempt is notified. An attempt that called another address calls again, because
-    /// only the endpoint that answers there can prove that it is the same peer. Without such a connection, the attempt
-    /// continues to wait for its timer.
+    /// Called when a set-up with `peer` has ended. If there is now a connection with this peer, the attempts that wait
+    /// for it continue. An attempt that called the address at which the peer was met is notified. An attempt that
+    /// called another address is repeated, because only the endpoint that answers there can prove that it is the same
+    /// peer. If there is no connection, the attempts continue to wait for their timers.
     fn release(&mut self, endpoint: u64, peer: Incarnation) {
         let waits = |setup: &Setup| setup.stage == SetupStage::Waiting && setup.incarnation() == Some(peer);
         let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));

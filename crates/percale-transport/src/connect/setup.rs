@@ -140,7 +140,7 @@ pub(super) enum SetupOutcome {
     Verbs(RefusalReason),
     /// The acceptor has to check the address of its caller before it decides.
     Prove,
-    /// The prober has determined whether the caller is there.
+    /// The prober has determined whether the caller is at the address that it advertises.
     Proved(bool),
 }
 
@@ -206,7 +206,7 @@ impl Setup {
         (self.remote, self.ours.wanted)
     }
 
-    /// Returns the address and the context of the peer, if a call has met it there.
+    /// Returns the address and the context of the peer, if a call has reached the peer there.
     pub(super) fn confirmed_address(&self) -> Option<(SocketAddr, u16)> {
         match (&self.side, self.address_status, self.at, &self.peer) {
             (SetupRole::Initiator(_), ..) => Some(self.called_address()),
@@ -215,7 +215,7 @@ impl Setup {
         }
     }
 
-    /// Returns whether the caller has hung up. A caller does not send anything more until it is answered.
+    /// Returns whether the caller has closed its connection. A caller does not send anything more until it is answered.
     pub(super) fn is_abandoned(&self) -> bool {
         let Some(socket) = &self.tcp else { return true };
         let next = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
@@ -397,5 +397,5 @@ pub(super) fn drain(setup: &mut Setup) -> SetupOutcome {
             Ok((0, _)) | Err(_) => return SetupOutcome::Drop,
         }
     }
-    SetupOutcome::Drop // A caller that sends so much does not read, and would keep the thread from all others.
+    SetupOutcome::Drop // A caller that sends so much does not read, and would occupy the thread.
 }

@@ -21,7 +21,7 @@ const EAGER_LIMIT: usize = 8 << 10;
 /// The number of queued bytes, including heads, beyond which messages are refused.
 const QUEUE_LIMIT: usize = 256 << 10;
 
-/// The number of bytes by which the other frames may exceed that limit.
+/// The number of bytes by which frames other than messages may exceed that limit.
 const RESERVE: usize = 64 << 10;
 
 /// The capacity in bytes up to which the buffers of the queue are kept while the link is idle. It is twice the longest

@@ -4,9 +4,9 @@
 //! ended. So the operations that own this memory do not end before the peer has released it, or its process has ended
 //! (see [`Release`]). The end of the connection proves neither.
 //!
-//! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their
-//! release. If the peer's process is alive and does not respond, they are not released. So an endpoint makes no further
-//! connections to a process that holds too many of them.
+//! One link leaves behind at most the pulls that have a slot (eight) and one long access. They are kept until they are
+//! released. If the peer's process is alive and does not respond, they are not released. So an endpoint makes no
+//! further connections to a process that holds too many of them.
 
 use std::sync::Arc;
 

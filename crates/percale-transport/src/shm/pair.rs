@@ -121,8 +121,7 @@ impl StoppedMark {
         Self(AtomicU32::new(0))
     }
 
-    /// Sets the mark. A side calls this after its last copy, and before it uses memory that it offered for anything
-    /// else.
+    /// Sets the mark. A side calls this after its last copy, and before it reuses memory that it offered.
     pub(super) fn set(&self) {
         self.0.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -268,7 +267,7 @@ impl PairMemory {
         }
     }
 
-    /// Backs the large ring in which `side` sends with pages.
+    /// Allocates the pages of the large ring in which `side` sends.
     pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
         let offset = Self::offset(side, RingSize::Grown);
         // If fallocate has been forbidden in the meantime, touching the pages is sufficient, as is an allocation by the

@@ -36,7 +36,7 @@ pub struct SimOptions {
     pub delay: (u64, u64),
     /// The time by which the clock advances with each poll.
     pub tick: u64,
-    /// The probability, per million, that sending a frame loses the connection.
+    /// The probability, per million, that sending a frame breaks the connection.
     pub loss: u32,
     /// The probability, per million, that the payload of a message arrives in pieces.
     pub pieces: u32,
@@ -179,8 +179,8 @@ impl Network {
         true
     }
 
-    /// Loses a connection, which is identified by its number in the order of creation. Frames in flight still arrive,
-    /// and then its ends report the loss.
+    /// Breaks the connection with this number (connections are numbered in the order of creation). Frames in flight
+    /// still arrive, and then both ends report that the connection is lost.
     pub fn lose(&self, connection: usize) {
         self.lock().lose(connection, 0);
     }
@@ -224,7 +224,7 @@ impl Network {
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
-        write!(f, "simulated network, seed {:#x}, {} ns old", state.seed, state.now)
+        write!(f, "simulated network, seed {:#x}, at {} ns", state.seed, state.now)
     }
 }
 

@@ -68,7 +68,7 @@ fn run(seed: u64, options: SimOptions) -> (Vec<SimEvent>, Vec<Seen>) {
                 seen.push(Seen { reported: at_b.reported.clone(), begun: at_b.begun, end });
             }
         }
-        assert!(network.now() < 1_000_000_000, "no end: {network}");
+        assert!(network.now() < 1_000_000_000, "the run does not end: {network}");
     }
     for (seen, target) in seen.iter().zip(&targets) {
         if seen.reported.contains(&SinkReport::Pulled(5, Ok(WANTED as u64))) {

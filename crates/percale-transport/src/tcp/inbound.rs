@@ -239,7 +239,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Finds the destination of a payload of which only `part` has arrived.
+    /// Finds the destination of a payload. So far only `part` of the payload has arrived.
     fn begin(
         &mut self,
         head: &Head,

@@ -21,7 +21,8 @@ use crate::system::interrupted::uninterrupted;
 /// The interval between two checks for unacknowledged bytes. The kernel has no event for this.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Writes the queued bytes, ends the stream, and waits until all of it was acknowledged. Returns whether all of it was.
+/// Writes the queued bytes, ends the stream, and waits until all bytes are acknowledged. Returns false if the
+/// connection fails, or if the deadline passes before that.
 pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Duration) -> bool {
     let deadline = Instant::now() + at_most;
     while !outbound.is_empty() {

@@ -56,7 +56,10 @@ fn source_revoked_after_any_byte_keeps_the_stream_in_step() {
             let promised = &to.bytes[HEAD_BYTES..first];
             let left = cut.saturating_sub(HEAD_BYTES);
             assert!(promised[..left] == source.bytes()[..left]);
-            assert!(promised[left..].iter().all(|byte| *byte == 0), "bytes left after the revocation, {cut}");
+            assert!(
+                promised[left..].iter().all(|byte| *byte == 0),
+                "bytes were sent after the revocation at byte {cut}"
+            );
         }
         let mut notes = Notes::keeping(usize::MAX);
         let bytes: Vec<u8> = [255, 100].iter().chain(&to.bytes).copied().collect();
@@ -91,7 +94,7 @@ fn target_revoked_after_any_byte_keeps_the_stream_in_step() {
         revocable.revoke();
         let arrived = target.bytes();
         feed(after);
-        assert!(target.bytes() == arrived, "bytes landed after the revocation, {cut}");
+        assert!(target.bytes() == arrived, "bytes were written after the revocation at byte {cut}");
         let result = if cut >= last { Ok(LEN as u64) } else { Err(PullError::Revoked) };
         let message = SinkReport::Frame(tagged(900, 5), pattern(900, 0));
         assert_eq!(notes.reported, [SinkReport::Pulled(1, result), message], "after {cut} bytes");
@@ -123,7 +126,7 @@ fn revoked_write_target_fails_no_pull() {
         let arrived = target.bytes();
         assert!(arrived[..cut - HEAD_BYTES] == pattern(LEN, 0)[..cut - HEAD_BYTES]);
         feed(after);
-        assert!(target.bytes() == arrived, "bytes landed after the revocation, {cut}");
+        assert!(target.bytes() == arrived, "bytes were written after the revocation at byte {cut}");
         assert_eq!(notes.reported, [SinkReport::Frame(write, Vec::new()), SinkReport::Pulled(1, Ok(900))]);
         assert!(pulled.bytes() == pattern(900, 0));
     }

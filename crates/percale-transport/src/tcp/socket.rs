@@ -44,7 +44,7 @@ pub trait Stream {
         false
     }
 
-    /// Returns the reason of a failure that an error number does not describe well.
+    /// Returns the reason for a failure that an error number does not describe well.
     fn failure(&self) -> Option<&Broken> {
         None
     }
@@ -183,7 +183,7 @@ pub(super) fn broken(call: &'static str, error: Errno) -> Broken {
     match error {
         Errno::TIMEDOUT => Broken::Timeout("the connection's timeout passed without an answer".into()),
         // A socket that was disconnected has no peer address.
-        Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => Broken::Died("its socket was reset".into()),
+        Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => Broken::Died("the socket was reset".into()),
         Errno::FAULT => Broken::Died("a local operation's memory cannot be accessed; is it still mapped?".into()),
         other => Broken::System(named(call)(other).to_string(), other.raw_os_error()),
     }

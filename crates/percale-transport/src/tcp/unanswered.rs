@@ -205,7 +205,7 @@ mod tests {
             longest = longest.max(silence.unwrap_or_default());
             assert!(
                 !answer_timer.ends(silence, || vec![socket.peer_addr().unwrap()]),
-                "it was given up after {silence:?}"
+                "the connection was given up after {silence:?}"
             );
             std::thread::sleep(timeout / 4);
         }
@@ -218,7 +218,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(unanswered(&socket), None);
-        socket.write_all(b"answered by the kernel, though nobody reads").unwrap();
+        socket.write_all(b"acknowledged by the kernel, but never read").unwrap();
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while unanswered(&socket).is_some() {
             assert!(std::time::Instant::now() < until, "the kernel did not acknowledge");

@@ -49,7 +49,7 @@ impl Side {
         for done in std::mem::take(&mut self.completed) {
             match done {
                 Done::Came { is_note, immediate } => {
-                    self.credits.come(is_note, immediate, self.unread).expect("what a percale sends");
+                    self.credits.come(is_note, immediate, self.unread).expect("a valid message");
                     *if is_note { &mut self.posted } else { &mut self.unread } += 1;
                 }
                 Done::Acknowledged(Some(number)) => self.credits.acknowledge(number).expect("in order"),
@@ -92,8 +92,8 @@ impl Side {
     fn deliver(&mut self, to: &mut Self, at_most: usize) {
         assert!(self.leaving.len() + self.reported.len() <= SENDS + NOTES, "more sends than the queue pair holds");
         for _ in 0..at_most.min(self.leaving.len()) {
-            let (number, immediate) = self.leaving.pop_front().expect("one of them");
-            to.posted = to.posted.checked_sub(1).expect("a receive is posted for whatever comes");
+            let (number, immediate) = self.leaving.pop_front().expect("a queued send");
+            to.posted = to.posted.checked_sub(1).expect("a posted receive for each message");
             to.completed.push_back(Done::Came { is_note: number.is_none(), immediate });
             assert!(to.completed.len() <= SENDS + NOTES + RECEIVES, "more completions than the queue holds");
             self.reported.push_back(number);
@@ -130,7 +130,7 @@ fn runs(totals: [usize; 2], steps: &[(bool, u8, usize)]) {
             }
         }
     }
-    assert_eq!([two.got, one.got], totals, "both wait for ever: {one:?} {two:?}");
+    assert_eq!([two.got, one.got], totals, "both sides wait forever: {one:?} {two:?}");
     assert!(one.credits.is_calm() && two.credits.is_calm());
 }
 
@@ -180,7 +180,7 @@ fn credited_messages_count_as_delivered_without_acknowledgement() {
     assert_eq!(one.credits.delivered(), 0);
     one.take();
     assert_eq!(one.credits.delivered(), 3);
-    assert!(!one.credits.is_calm(), "its device may send them again");
+    assert!(!one.credits.is_calm(), "the device may send the messages again");
     one.hear(5);
     one.take();
     assert_eq!((one.credits.delivered(), one.credits.is_calm()), (5, true));

@@ -95,8 +95,8 @@ impl VerbsLink {
         self.frames.stream_mut()
     }
 
-    /// Returns the range of bytes that the peer's device may not have acknowledged, or `None` if there are none. These
-    /// bytes need this side until they have arrived.
+    /// Returns the range of bytes that the peer's device may not have acknowledged, or `None` if there are none. Until
+    /// these bytes have arrived, this side has to continue to make progress.
     #[inline]
     pub(crate) fn unacknowledged(&self) -> Option<(u64, u64)> {
         let (sent, acknowledged) = self.stream().progress();
@@ -121,7 +121,8 @@ impl VerbsLink {
         self.stream_mut().arm();
     }
 
-    /// Checks whether the end of the peer or of the device was reported. Returns whether one of these was reported.
+    /// Checks whether the end of the peer or of the device was reported. Returns true if the stream has failed or the
+    /// peer has ended.
     pub fn look(&mut self) -> bool {
         self.stream_mut().look();
         self.stream().is_over()

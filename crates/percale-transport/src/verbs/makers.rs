@@ -1,6 +1,6 @@
 //! The thread pool of a domain that creates and destroys queue pairs for accesses. A device needs milliseconds to
-//! create a queue pair, and if a peer's port is not found the kernel searches for it for a second. There are only a few
-//! such threads, regardless of the number of requests of peers, and they exist only while there is work.
+//! create a queue pair, and if a peer's port is not found, the kernel spends a second on the search. There are only a
+//! few such threads, regardless of the number of requests of peers, and they exist only while there is work.
 
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};

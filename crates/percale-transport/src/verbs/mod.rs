@@ -1,6 +1,6 @@
 //! RDMA over libibverbs, with InfiniBand, RoCE, or the kernel's software RoCE.
 //!
-//! * percale-verbs contains small safe wrappers, each of which keeps the objects alive that it needs: [`Context`],
+//! * percale-verbs contains small safe wrappers. Each wrapper keeps alive the objects that it needs: [`Context`],
 //!   [`ProtectionDomain`], [`MemoryRegion`], [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`].
 //!   They add no thread to a request, and a lock only to the requests of windows. In a forked child they do not destroy
 //!   anything, because their objects belong to the parent.

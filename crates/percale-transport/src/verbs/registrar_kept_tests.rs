@@ -115,7 +115,7 @@ fn two_device_transfers_share_a_registration() {
     assert_eq!((world.counts.made(), world.counts.held()), (1, (1, LEN as u64)));
     world.change(&memory);
     world.transfer(&memory, 99);
-    assert_eq!(world.counts.made(), 2, "what changed is registered anew");
+    assert_eq!(world.counts.made(), 2, "changed memory is registered again");
 }
 
 /// Requirements: RCACHE-005.
@@ -139,7 +139,7 @@ fn registered_bytes_stay_within_their_limit() {
     assert_eq!(
         (world.counts.made(), world.counts.held().0),
         (14, 2),
-        "what does not fit is registered for its transfer"
+        "memory that exceeds the limit is registered for its transfer only"
     );
     assert_eq!(world.cache.stats().single_uses_for(Refusal::TooLarge), 2);
 }
@@ -215,7 +215,7 @@ fn memory_of_a_transfer_stays_registered() {
         let memories = memories(20, 2 * 4096);
         for (number, memory) in (0..60).zip(memories.iter().cycle()) {
             world.transfer(memory, number);
-            world.peer.write(&[number; LEN], used.start(), key).expect("it is registered still");
+            world.peer.write(&[number; LEN], used.start(), key).expect("the memory is still registered");
             assert_eq!(used.byte(LEN - 1), number);
         }
         world.lane.end(kept);
@@ -238,23 +238,23 @@ fn memory_of_a_transfer_stays_registered() {
 fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
     const LIMIT: u64 = 48 << 20;
     if std::env::var_os("PERCALE_GUEST").is_none() {
-        return println!("skipped: it lowers a limit of the whole process, in the guest only");
+        return println!("skipped: the test lowers a limit of the whole process and runs in the guest only");
     }
     let before = rustix::process::getrlimit(Resource::Memlock);
     let low = Rlimit { current: Some(LIMIT), ..before };
     rustix::process::setrlimit(Resource::Memlock, low).expect("a lower limit");
     let all = thread::spawn(|| {
-        let mut capabilities = rustix::thread::capabilities(None).expect("they can be read");
+        let mut capabilities = rustix::thread::capabilities(None).expect("the capabilities can be read");
         capabilities.effective.remove(CapabilitySet::IPC_LOCK);
         rustix::thread::set_capabilities(None, capabilities).expect("the capabilities can be dropped");
         let Some(mut world) = World::open(|builder| builder) else { return };
         let memories = memories(64, 1 << 20);
         for (number, memory) in (1..).zip(memories.iter().chain(&memories)) {
-            let used = world.lane.get(memory.range(), ACCESS).expect("a registration, if idle ones go");
+            let used = world.lane.get(memory.range(), ACCESS).expect("a registration after idle ones are evicted");
             world.peer.write(&[number; LEN], memory.start(), used.remote_key() as u32).expect("a write");
             assert_eq!(memory.byte(LEN - 1), number);
             world.lane.end(used);
-            assert!(world.counts.held().1 <= LIMIT, "the kernel let more be registered than it may");
+            assert!(world.counts.held().1 <= LIMIT, "the kernel allowed more than the limit");
         }
         let stats = world.cache.stats();
         assert!(stats.evictions > 0 && stats.failures == 0, "{stats:?}");
@@ -263,7 +263,7 @@ fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
         let get = |memory: &Memory| world.lane.get(memory.range(), ACCESS).map(|used| world.lane.hold(used));
         let mut kept: Vec<_> = memories[..8].iter().map(|memory| get(memory).expect("room for eight")).collect();
         for memory in &memories[8..] {
-            let used = world.lane.get(memory.range(), ACCESS).expect("idle ones go beside those in use");
+            let used = world.lane.get(memory.range(), ACCESS).expect("a registration after idle ones are evicted");
             world.lane.end(used);
         }
         kept.extend(memories[8..].iter().map_while(|memory| get(memory).ok()));
@@ -272,8 +272,8 @@ fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
         kept.into_iter().for_each(|used| world.lane.end(used));
     });
     let ended = all.join();
-    rustix::process::setrlimit(Resource::Memlock, before).expect("the limit of before");
-    ended.expect("well");
+    rustix::process::setrlimit(Resource::Memlock, before).expect("the previous limit");
+    ended.expect("no panic");
 }
 
 /// Requirements: RCACHE-027.
@@ -299,7 +299,7 @@ fn application_registrations_end_only_on_request() {
     // The registration still exists, for pages that are no longer mapped in the application.
     world.peer.write(&[2; LEN], own.start(), registration.remote_key as u32).expect("the registration is valid");
     assert_eq!(own.byte(0), 0);
-    world.cache.deregister(registration.handle).expect("it is there");
+    world.cache.deregister(registration.handle).expect("the registration exists");
     assert_eq!(world.counts.held(), (0, 0));
 }
 
@@ -320,8 +320,13 @@ fn changes_are_reported_during_transfers() {
                 for round in 0..ROUNDS {
                     let byte = (1 + round) ^ (number << 6);
                     let used = lane.get(memory.range(), ACCESS).expect("a registration");
-                    peer.write(&[byte; LEN], memory.start(), used.remote_key() as u32).expect("it is registered");
-                    assert_eq!(memory.byte(LEN - 1), byte, "thread {number}, round {round}: it went to other pages");
+                    peer.write(&[byte; LEN], memory.start(), used.remote_key() as u32)
+                        .expect("the memory is registered");
+                    assert_eq!(
+                        memory.byte(LEN - 1),
+                        byte,
+                        "thread {number}, round {round}: the write went to other pages"
+                    );
                     lane.end(used);
                     if round % 3 == 0 {
                         memory.change(|range| notifier.changed(range));
@@ -339,7 +344,7 @@ fn changes_are_reported_during_transfers() {
         });
         let ended = workers.map(|worker| worker.join());
         over.store(true, Ordering::Relaxed);
-        ended.into_iter().for_each(|ended| ended.expect("well"));
+        ended.into_iter().for_each(|ended| ended.expect("no panic"));
     });
     cache.flush();
     cache.sweep();

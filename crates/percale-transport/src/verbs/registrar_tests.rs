@@ -41,7 +41,7 @@ fn write_without_a_monitor_reaches_unmapped_memory() {
     assert_eq!(memory.byte(0), 0, "the write is not visible to the application");
     let mut bytes = [0; LEN];
     peer.read(&mut bytes, memory.start(), key).expect("a read");
-    assert_eq!(bytes, [2; LEN], "the bytes are in pages that the application has no longer");
+    assert_eq!(bytes, [2; LEN], "the bytes are in pages that the application no longer has");
     registrar.unpin(kept.pin);
     assert!(peer.write(&[3; 8], memory.start(), key).is_err(), "the key of a registration that was ended still works");
     assert_eq!(memory.byte(0), 0);

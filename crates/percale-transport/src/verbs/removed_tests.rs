@@ -102,15 +102,15 @@ fn device_removal_does_not_hang_connections() {
     let Some(device) = Device::new(91) else { return };
     let adapter = device.adapter();
     let (mut one, mut two) = wires(&adapter);
-    exchange(&mut one, &mut two).expect("it works");
+    exchange(&mut one, &mut two).expect("the exchange");
     let mut delete = command(&format!("rdma link delete {}", device.name)).spawn().expect("a program of the guest");
     use_during(&mut delete, &adapter, &mut one, &mut two);
     let made = Wire::new(&adapter).map(|wire| wire.ours());
     println!("a queue pair meanwhile: {made:?}");
     drop((one, two, adapter));
     assert!(ends(&mut delete), "the device still exists although it is not open");
-    assert!(delete.wait().expect("it has ended").success());
-    assert!(Adapter::of_device(&device.name).is_err(), "it is gone");
+    assert!(delete.wait().expect("the command has ended").success());
+    assert!(Adapter::of_device(&device.name).is_err(), "the device is removed");
     assert!(command(&format!("ip link delete {}", device.interface)).status().expect("a program").success());
 }
 
@@ -122,7 +122,7 @@ fn interface_removal_does_not_hang_connections() {
     let Some(device) = Device::new(92) else { return };
     let adapter = device.adapter();
     let (mut one, mut two) = wires(&adapter);
-    exchange(&mut one, &mut two).expect("it works");
+    exchange(&mut one, &mut two).expect("the exchange");
     let mut delete = command(&format!("ip link delete {}", device.interface)).spawn().expect("a program of the guest");
     use_during(&mut delete, &adapter, &mut one, &mut two);
     drop((one, two, adapter));

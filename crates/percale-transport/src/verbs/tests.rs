@@ -52,9 +52,9 @@ impl Side {
         let mut found = Vec::new();
         while found.is_empty() {
             self.queue.poll(|one| found.push(one)).expect("a queue that works");
-            assert!(Instant::now() < until, "no completion came");
+            assert!(Instant::now() < until, "no completion arrived");
         }
-        assert_eq!(found.len(), 1, "one at a time: {found:?}");
+        assert_eq!(found.len(), 1, "more than one completion: {found:?}");
         found[0]
     }
 }

@@ -30,7 +30,7 @@ impl WindowUse {
     /// rights do not apply to other queue pairs. Otherwise type 1 is used, which is equivalent in a protection domain
     /// with only one queue pair. Soft-RoCE executes an invalidation by any peer's message for any window of type 2,
     /// even if the window is bound to another queue pair. Windows of type 1 cannot be invalidated, so they are used
-    /// there.
+    /// with soft-RoCE.
     pub(super) fn of(limits: &DeviceLimits) -> Option<Self> {
         let (one, a2, b2) = limits.windows;
         let kind = match (one, a2 || b2) {

@@ -36,13 +36,13 @@ const SLOT: usize = 4 << 10;
 /// different path than the end of the TCP connection, so it may arrive later.
 const LAST_LOOKS: Duration = Duration::from_millis(20);
 
-/// A bit of a request's identifier for a receive into the slot that the other bits name.
+/// The bit of a request's identifier that marks a receive. The other bits contain the slot.
 const RECEIVE: u64 = 1 << 62;
-/// A bit of a request's identifier for a note.
+/// The bit of a request's identifier that marks a note.
 const NOTE: u64 = 1 << 63;
-/// A bit of a request's identifier for an access over another queue pair, which completes in the same queue.
+/// The bit of a request's identifier that marks an access over another queue pair, which completes in the same queue.
 const ACCESS: u64 = 1 << 61;
-/// A bit of a request's identifier for the message that tests the connection.
+/// The bit of a request's identifier that marks the message that tests the connection.
 const TRIAL: u64 = 1 << 60;
 
 /// One end of the stream.

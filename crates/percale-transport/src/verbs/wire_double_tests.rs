@@ -22,7 +22,7 @@ fn a_completion_queue_that_fails_ends_no_other() {
         assert_eq!(context.lost(), None, "the device works");
         assert!(four.queue.has_failed() && four.queue.poll(|_| {}).is_err());
         assert!(![&one, &two, &three].iter().any(|side| side.queue.has_failed()));
-        one.pair.post_send(1, 0, 8, None).expect("it works");
+        one.pair.post_send(1, 0, 8, None).expect("the queue pair works");
         assert_eq!((one.next().status, two.next().len), (0, 8));
         // A thread that sleeps on the connection of the failed wire is woken up as well.
         drop((one, two, three, four));

@@ -39,8 +39,8 @@ pub(super) fn make_pair(buffers: &Arc<MemoryRegion>) -> io::Result<QueuePair> {
         .or_else(|_| QueuePair::new(&queue, buffers, PairSize { inline: 0, ..size }))?)
 }
 
-/// Creates a queue pair with the size of a wire's queue pair and destroys it. This is a test, because devices without
-/// reliable connections have ports too.
+/// Creates a queue pair with the size of a wire's queue pair and destroys it. This tests whether the device supports
+/// reliable connections. Devices that do not support them have ports too.
 pub(super) fn try_pair(domain: &Arc<ProtectionDomain>) -> io::Result<()> {
     make_pair(&MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?).map(drop)
 }

@@ -31,7 +31,7 @@ fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(result) = attempt() {
             return result;
         }
-        assert!(Instant::now() < deadline, "nothing happened");
+        assert!(Instant::now() < deadline, "no result in time");
     }
 }
 
@@ -107,7 +107,7 @@ fn unread_messages_block_the_sender_until_read() {
             one.is_calm().then_some(())
         }
     });
-    assert_eq!(sent, 100 * CREDITS, "a message costs a credit, however short");
+    assert_eq!(sent, 100 * CREDITS, "each message costs a credit");
     assert_eq!(one.write_one(&[1]), Err(Errno::AGAIN));
     let mut got = 0;
     while got < sent {
@@ -178,7 +178,7 @@ fn data_before_the_end_of_stream_is_read_first() {
         two.is_over().then_some(())
     });
     assert_eq!(read(&mut two, 100).as_deref(), Ok(&b"last words"[..]));
-    assert_eq!(read(&mut two, 100).as_deref(), Ok(&b""[..]), "then the end");
+    assert_eq!(read(&mut two, 100).as_deref(), Ok(&b""[..]), "the end of the stream");
 }
 
 #[test]

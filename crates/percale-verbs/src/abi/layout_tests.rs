@@ -95,7 +95,7 @@ fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
     let mut source =
         String::from("#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");
     for expression in expressions {
-        writeln!(source, "  printf(\"%lld\\n\", (long long)({expression}));").expect("a string takes everything");
+        writeln!(source, "  printf(\"%lld\\n\", (long long)({expression}));").expect("writing to a string");
     }
     source.push_str("  return 0;\n}\n");
     let program = std::env::temp_dir().join(format!("percale-verbs-{what}-{}", std::process::id()));
@@ -116,14 +116,14 @@ fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
         return None;
     };
     if !headers.status.success() {
-        println!("skipped: libibverbs' headers are not here (libibverbs-dev)");
+        println!("skipped: libibverbs' headers are not installed (libibverbs-dev)");
         return None;
     }
-    let compiled = compile("-std=gnu11", &source).expect("it was there just now");
+    let compiled = compile("-std=gnu11", &source).expect("the compiler is installed");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let message = Command::new(&program).output().expect("the program runs");
-    std::fs::remove_file(&program).expect("the program was there");
-    let message = String::from_utf8(message.stdout).expect("it prints numbers");
+    std::fs::remove_file(&program).expect("the program file exists");
+    let message = String::from_utf8(message.stdout).expect("the program prints numbers");
     Some(message.lines().map(|line| line.parse().expect("a number")).collect())
 }
 
@@ -135,7 +135,7 @@ fn structures_are_laid_out_as_in_libibverbs() {
     assert_eq!(theirs.len(), facts.len());
     let wrong = facts.iter().zip(theirs).filter(|((_, ours), theirs)| i64::try_from(*ours) != Ok(*theirs));
     let wrong: Vec<_> = wrong.collect();
-    assert!(wrong.is_empty(), "(what, here) and there: {wrong:#?}");
+    assert!(wrong.is_empty(), "different values ((name, Rust), C): {wrong:#?}");
     assert!(facts.len() > 200, "only {} facts were compared", facts.len());
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Device {
     pub(crate) ibdev_path: [c_char; PATH_MAX],
 }
 
-/// An entry of the table through which percale does not call.
+/// An entry of the table of functions that percale does not call.
 pub(crate) type Unused = *mut c_void;
 
 /// The functions of a device's driver that need no system call.

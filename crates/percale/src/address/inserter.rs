@@ -256,7 +256,7 @@ impl Inserter {
         let mut queue = self.shared.lock();
         if queue.jobs.is_empty() && !queue.busy && job.what.is_immediate() {
             // Later calls are queued behind this one, so that the order is kept. The lock is not held, because `done`
-            // is code of the application.
+            // is application code.
             queue.busy = true;
             drop(queue);
             self.shared.perform_job(job);

@@ -9,11 +9,11 @@
 //!
 //! One process at a time opens the vector. Any user can bind a socket of any name, so a fixed name could not serve as a
 //! lock: its holder might be a process of another user. Instead every process binds its own names, and a socket counts
-//! only if a process of this user has it (which is checked through /proc, by inode). A process that wants to open the
-//! vector binds a name of the stage `waits` with a random number. The process with the smallest number is next. It
-//! binds a second name, of the stage `opens`, and checks again. If two processes bind their second names at the same
-//! time, at least one of them finds the other's name. A process that finds another second name closes its own. The
-//! names of a process are removed when it ends.
+//! only if a process of this user has it (which is checked through /proc, by inode). To open the vector, a process
+//! binds a name of the stage `waits` with a random number. The process with the smallest number is next. It binds a
+//! second name, of the stage `opens`, and checks again. If two processes bind their second names at the same time, at
+//! least one of them finds the other's name. A process that finds another second name closes its own. The names of a
+//! process are removed when it ends.
 //!
 //! A vector's key is a digest of the user ID, the family of its addresses, the name of its domain and its own name.
 //! Sockets are visible within one network namespace, and processes within one PID namespace. So processes share named

@@ -346,8 +346,8 @@ impl AddressVector {
         self.shared.store.find(address).map(|index| self.number(index))
     }
 
-    /// Returns a counter that increases with every change. If this counter had the same value before a call of
-    /// [`find`](Self::find) as it has now, no insertion of an address that the call did not find has completed since.
+    /// Returns a counter that increases with every change. If [`find`](Self::find) did not find an address, and this
+    /// counter has not changed since before that call, no insertion of the address has completed since the call.
     #[must_use]
     #[inline]
     pub fn changes(&self) -> u64 {

@@ -189,7 +189,7 @@ impl Joins {
         }
     }
 
-    /// Returns whether this group is the one of its list that is being joined now.
+    /// Returns whether this is the group that is being joined now, among the groups of its list.
     pub(crate) fn is_under_way(&self, list: u64, group: u64) -> bool {
         let first = self.lines.get(&list).and_then(VecDeque::front);
         first.is_some_and(|attempt| attempt.begun && attempt.group == group)

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::entry::ErrorCode;
 use super::request::ConnectionRequest;
-use super::wait::{Progress, Wait, WaitError, wait_api};
+use super::wait::{Driven, Wait, WaitError, wait_api};
 use crate::address_vector::error::AddressError;
 use crate::collective::GroupId;
 use crate::types::PeerAddress;
@@ -31,7 +31,7 @@ pub enum Event {
     Connected {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
-        /// The peer: its number in the endpoint's address vector, or the source of its messages if it is not there.
+        /// The peer, or `UNSPECIFIED` if it is not in the endpoint's address vector. Use `address` then.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
@@ -91,7 +91,7 @@ pub enum Event {
     /// A connection could not be established. The operations that waited for it fail. The next operation to the peer
     /// tries again.
     Failed {
-        /// The peer.
+        /// The peer, or `UNSPECIFIED` if it is not in the endpoint's address vector. Use `address` then.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
@@ -100,7 +100,7 @@ pub enum Event {
     },
     /// A peer closed its endpoint, died, or can no longer be reached. Operations to it that were under way have failed.
     PeerDown {
-        /// The peer: its number in the endpoint's address vector, or the source of its messages if it is not there.
+        /// The peer, or `UNSPECIFIED` if it is not in the endpoint's address vector. Use `address` then.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
@@ -110,7 +110,7 @@ pub enum Event {
     /// Another process, or a new run of the same program, now answers at a peer's address. Operations to the former
     /// process that were under way have failed, and its keys are invalid.
     PeerReplaced {
-        /// The peer.
+        /// The peer, or `UNSPECIFIED` if it is not in the endpoint's address vector. Use `address` then.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
@@ -224,7 +224,7 @@ enum QueuedEvent {
 }
 
 impl QueuedEvent {
-    /// Returns the number of events that it represents.
+    /// Returns the number of events that the item represents.
     const fn len(&self) -> u64 {
         match self {
             Self::Event(_) | Self::Later(_) => 1,
@@ -341,7 +341,8 @@ impl EventQueue {
         Ok(())
     }
 
-    /// Drives the attached endpoints, then takes the oldest event, if there is one.
+    /// Drives the shared endpoints that report here, then takes the oldest event, if there is one. An endpoint of one
+    /// owner ([`Endpoint`](crate::Endpoint)) is not driven: it adds its events during its own calls.
     #[must_use]
     pub fn read(&self) -> Option<Event> {
         self.shared.wait.drive();
@@ -419,7 +420,9 @@ impl EventQueue {
         !self.shared.wait.is_here() || self.lock().is_empty()
     }
 
-    /// Takes the oldest event. If there is none, waits for at most `timeout` (`None`: no limit).
+    /// Takes the oldest event. If there is none, waits for at most `timeout` (`None`: no limit), and drives the shared
+    /// endpoints that report here. An endpoint of one owner is not driven, and the wait does not fail because of it: an
+    /// event of that endpoint ends the wait only if another thread makes calls on the endpoint.
     ///
     /// # Errors
     /// If there was no event in time, or the thread could not sleep.

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 
 use super::source::{Member, Source};
-use super::wait::{Follower, Progress, Wait};
+use super::wait::{Driven, Follower, Wait};
 use crate::system::forked::ProcessMutex;
 
 /// The members of a poll set or wait set, and the `Wait` for all of them.
@@ -46,7 +46,7 @@ impl SourceGroup {
         let member = Arc::new(Member::new(source));
         *members = members.iter().cloned().chain([Arc::clone(&member)]).collect();
         drop(members);
-        let (group, driver) = (Arc::clone(self) as Arc<dyn Follower>, Arc::clone(&member) as Arc<dyn Progress>);
+        let (group, driver) = (Arc::clone(self) as Arc<dyn Follower>, Arc::clone(&member) as Arc<dyn Driven>);
         let joined = member.source.wait().follow(&group).and_then(|()| self.wait.attach(&driver));
         if let Err(error) = joined {
             self.remove(&member.source);
@@ -61,7 +61,7 @@ impl SourceGroup {
         let gone = members.iter().find(|member| member.source.is_same(source)).cloned()?;
         *members = members.iter().filter(|member| !Arc::ptr_eq(member, &gone)).cloned().collect();
         drop(members);
-        self.wait.detach(&(Arc::clone(&gone) as Arc<dyn Progress>));
+        self.wait.detach(&(Arc::clone(&gone) as Arc<dyn Driven>));
         gone.source.wait().leave(&(Arc::clone(self) as Arc<dyn Follower>));
         Some(gone)
     }
@@ -78,11 +78,11 @@ impl SourceGroup {
 }
 
 impl Follower for SourceGroup {
-    fn attached(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+    fn attached(&self, driver: &Arc<dyn Driven>) -> io::Result<()> {
         self.wait.attach(driver)
     }
 
-    fn detached(&self, driver: &Arc<dyn Progress>) {
+    fn detached(&self, driver: &Arc<dyn Driven>) {
         if !self.members().iter().any(|member| member.source.wait().is_driven_by(driver)) {
             self.wait.detach(driver);
         }

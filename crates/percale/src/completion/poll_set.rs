@@ -30,7 +30,7 @@ pub struct PollSet<T> {
 }
 
 struct NamedMembers<T> {
-    /// A name is cloned and dropped without the lock, because that runs code of the application.
+    /// A name is cloned and dropped without the lock, because that runs application code.
     list: Vec<(Arc<Member>, Arc<T>)>,
     /// The member that is checked first. It rotates, so that all members are reported in turn if the caller's slice is
     /// short.
@@ -113,7 +113,7 @@ impl<T: Clone> PollSet<T> {
 
     /// Drives the endpoints that feed the members, each once. Then stores the names of the members that are ready in
     /// `into`, as many as it has room for, and returns their number. If `into` is full before all members were checked,
-    /// the next call begins with the first member that was not.
+    /// the next call begins with the first member that was not checked.
     pub fn poll(&self, into: &mut [T]) -> usize {
         self.group.wait.drive();
         let Some(mut named) = self.lock() else { return 0 };

@@ -3,8 +3,8 @@
 //! A [`CompletionQueue`] is a [`Ring`] under a lock and a [`Wait`]. Cloning it returns another handle to the same
 //! queue. An endpoint that one thread owns has its own ring instead, without the cost of either.
 //!
-//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. Under
-//! the lock, no other code is called than the function that is passed to [`CompletionQueue::update`].
+//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. While
+//! the lock is held, the only other code that is called is the function that is passed to [`CompletionQueue::update`].
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, ErrorEntry};
 use super::ring::{ErrorAvailable, QueueFull, Ring};
-use super::wait::{Progress, Wait, WaitError, wait_api};
+use super::wait::{Driven, Wait, WaitError, wait_api};
 use crate::system::spin;
 
 /// The reason why reading a completion queue returned no entries.
@@ -210,7 +210,7 @@ mod tests {
         left: AtomicU64,
     }
 
-    impl Progress for Feeder {
+    impl Driven for Feeder {
         fn progress(&self) {
             if let Ok(left) = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
                 self.queue.update(|ring| ring.push_event(entry(left)));
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn read_and_wait_progress_attached_endpoints() {
         let queue = CompletionQueue::default();
-        let feeder: Arc<dyn Progress> = Arc::new(Feeder { queue: queue.clone(), left: AtomicU64::new(2) });
+        let feeder: Arc<dyn Driven> = Arc::new(Feeder { queue: queue.clone(), left: AtomicU64::new(2) });
         queue.attach(&feeder).unwrap();
         let mut out = [Entry::default(); 4];
         assert_eq!(queue.read(&mut out), Ok(1));

@@ -12,7 +12,7 @@ use super::entry::Entry;
 use super::event::EventQueue;
 use super::poll_set::PollSet;
 use super::queue::CompletionQueue;
-use super::wait::{Progress, WaitError};
+use super::wait::{Driven, WaitError};
 use super::wait_set::WaitSet;
 
 /// The maximum duration of a wait. A longer wait has missed a wake-up.
@@ -66,7 +66,7 @@ fn poll_set_reports_ready_members() {
     assert_eq!(poll(&set), [1, 2, 3]);
     assert_eq!((take(&queue), events.read().is_some()), (1, true));
     counter.set(counter.value());
-    assert_eq!(poll(&set), [2], "the value was set to the same value");
+    assert_eq!(poll(&set), [2], "setting the same value is a change");
     assert_eq!(poll(&set), []);
     set.add(&counter.clone(), 5).unwrap();
     assert_eq!(set.len(), 3, "all handles to a counter are one member");
@@ -108,7 +108,7 @@ struct Feeder {
     feeds: Counter,
 }
 
-impl Progress for Feeder {
+impl Driven for Feeder {
     fn progress(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         self.feeds.add(1);
@@ -119,7 +119,7 @@ impl Progress for Feeder {
 #[test]
 fn endpoint_of_several_members_is_progressed_once() {
     let (queue, events, feeder) = (CompletionQueue::default(), EventQueue::default(), Arc::new(Feeder::default()));
-    let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
+    let driver: Arc<dyn Driven> = Arc::clone(&feeder) as _;
     let (set, waits) = (PollSet::new(), WaitSet::new());
     let rounds = || feeder.rounds.swap(0, Ordering::SeqCst);
     // The driver is attached to two sources before they become members, and to a third one afterwards.
@@ -187,16 +187,16 @@ fn wait_set_descriptor_is_readable_for_each_member() {
     let signals: [&dyn Fn(); 4] =
         [&|| push(&queue, 1), &|| counter.add(1), &|| counter.add_error(1), &|| events.write(1, *b"x").unwrap()];
     for (number, signal) in signals.into_iter().enumerate() {
-        assert!(set.try_wait().unwrap(), "tell {number}");
-        assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
+        assert!(set.try_wait().unwrap(), "signal {number}");
+        assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO), "signal {number}");
         signal();
-        assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
-        assert!(!set.try_wait().unwrap(), "tell {number}: there is something to read");
+        assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "signal {number}");
+        assert!(!set.try_wait().unwrap(), "signal {number}: an event can be read");
         take(&queue);
         drop(events.read());
         // An item that arrives before a wake-up is requested is found by the check.
         signal();
-        assert!(!set.try_wait().unwrap(), "tell {number}");
+        assert!(!set.try_wait().unwrap(), "signal {number}");
         take(&queue);
         drop(events.read());
     }

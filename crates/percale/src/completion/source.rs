@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::counter::Counter;
 use super::event::EventQueue;
 use super::queue::CompletionQueue;
-use super::wait::{Progress, Wait};
+use super::wait::{Driven, Wait};
 
 /// An object that can be polled or waited for together with others. It is created from a reference to a queue, counter
 /// or event queue, and is another handle to it.
@@ -98,7 +98,7 @@ impl Member {
         Self { source, reported }
     }
 
-    /// Returns whether it is ready.
+    /// Returns whether the member is ready.
     fn is_ready(&self) -> bool {
         match &self.source {
             Source::Queue(queue) => !queue.is_empty(),
@@ -109,7 +109,7 @@ impl Member {
         }
     }
 
-    /// Returns whether it is ready, and records that the caller will report this.
+    /// Returns whether the member is ready, and records that the caller will report this.
     pub(super) fn take_ready(&self) -> bool {
         let Source::Counter(counter) = &self.source else { return self.is_ready() };
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +119,7 @@ impl Member {
 }
 
 /// The driver that wakes the set. The endpoints that feed the member are drivers of the set themselves.
-impl Progress for Member {
+impl Driven for Member {
     fn progress(&self) {}
 
     fn arm(&self) -> bool {

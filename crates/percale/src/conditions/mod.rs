@@ -1,7 +1,7 @@
 //! The conditions for which operations wait before they begin: counters and variables.
 //!
 //! * `lines`: the counters at which work of one owner waits, and the deferred work of a domain
-//! * `variable`: variables that devices write (percale-device has them); `watched`: work that waits for them
+//! * `variable`: variables that devices write (defined in percale-device); `watched`: work that waits for them
 
 pub(crate) mod lines;
 pub(crate) mod watched;

@@ -186,7 +186,7 @@ impl CacheSettings {
         self
     }
 
-    /// With userfaultfd, makes each hit check with the kernel that the process still has the rights of the registration.
+    /// With userfaultfd, makes each hit query the kernel whether the process still has the rights of the registration.
     #[must_use]
     pub const fn check_rights(mut self) -> Self {
         self.check_rights = true;

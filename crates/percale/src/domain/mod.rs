@@ -127,7 +127,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Returns whether this process opened the domain, and is not a fork of it.
+    /// Returns whether this is the process that opened the domain, and not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }

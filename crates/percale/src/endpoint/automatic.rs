@@ -13,7 +13,7 @@ use super::ownership::{Shared, WeakShared};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
-use crate::completion::wait::Progress;
+use crate::completion::wait::Driven;
 
 /// The driver of a shared endpoint. It is attached to the queues and counters that the endpoint reports to.
 pub(super) struct EndpointDriver {
@@ -21,7 +21,7 @@ pub(super) struct EndpointDriver {
     descriptor: Arc<OwnedFd>,
 }
 
-impl Progress for EndpointDriver {
+impl Driven for EndpointDriver {
     fn progress(&self) {
         deferred_cleanup::settle();
         if let Some(endpoint) = self.endpoint.upgrade() {
@@ -60,13 +60,13 @@ impl Waits {
         }
     }
 
-    fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+    fn attach(&self, driver: &Arc<dyn Driven>) -> io::Result<()> {
         self.queues.iter().try_for_each(|queue| queue.attach(driver))?;
         self.counters.iter().try_for_each(|counter| counter.attach(driver))?;
         self.events.iter().try_for_each(|events| events.attach(driver))
     }
 
-    fn detach(&self, driver: &Arc<dyn Progress>) {
+    fn detach(&self, driver: &Arc<dyn Driven>) {
         self.queues.iter().for_each(|queue| queue.detach(driver));
         self.counters.iter().for_each(|counter| counter.detach(driver));
         self.events.iter().for_each(|events| events.detach(driver));
@@ -79,7 +79,7 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result
     let parts =
         endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(engine.core.triggered.submissions()))));
     let Some((waits, submissions)) = parts else { return Ok(()) };
-    let driver: Arc<dyn Progress> =
+    let driver: Arc<dyn Driven> =
         Arc::new(EndpointDriver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
     if let Err(error) = waits.attach(&driver) {
         waits.detach(&driver);

@@ -294,7 +294,9 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Opens the endpoint at `address` (`HOST:PORT`; port 0 for any free one), for one owner.
+    /// Opens the endpoint at `address` (`HOST:PORT`; port 0 for any free one), for one owner. A port can be bound again
+    /// as soon as its former endpoint is closed or its former process has ended, even if connections of that port are
+    /// still in the state TIME_WAIT (SO_REUSEADDR is set).
     ///
     /// # Errors
     /// If the address cannot be bound, or the system refuses descriptors.

@@ -253,7 +253,8 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.disconnect(peer))
     }
 
-    /// Describes how each connected peer is reached and why. The text is for people, not for parsing.
+    /// Describes how each connected peer is reached and why. The text is for people, not for parsing. The list contains
+    /// the endpoint itself, with its own address and transport `loopback`.
     #[must_use]
     pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {
         self.access.with(|engine| engine.describe())

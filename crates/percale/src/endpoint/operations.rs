@@ -31,10 +31,10 @@ pub(crate) struct OperationSlot {
 
 #[derive(Debug, Default)]
 enum State {
-    /// The operation has one result, which is still to come.
+    /// The operation has one result, and has not ended.
     #[default]
     Pending,
-    /// The operation has ended, and its handle is still to take the result.
+    /// The operation has ended, and its handle has not taken the result yet.
     Ended(OperationResult),
     /// A multi-receive, which has several results.
     Many(Box<Many>),
@@ -85,7 +85,8 @@ impl Operations {
         id
     }
 
-    /// Creates a slot for a shared receive that owns `buffer`. Its end is reported to the handle that waits for it.
+    /// Creates a slot for a shared receive that owns `buffer`. Its completion is reported to the handle that waits for
+    /// it.
     pub(crate) fn start_shared_receive(&mut self, buffer: Buffer, receive_report: ReceiveReport) -> OperationId {
         let (id, slot) = self.slots.reuse();
         *slot = OperationSlot {
@@ -295,7 +296,7 @@ impl Operations {
         self.deferred_actions.offer();
     }
 
-    /// Adds an deferred action if log events were recorded. This is for the slow parts of calls that do not check for
+    /// Adds a deferred action if log events were recorded. This is for the slow parts of calls that do not check for
     /// events themselves (`Call::LOOKS_FOR_EVENTS`).
     #[inline]
     pub(crate) fn note_events(&mut self) {
@@ -438,6 +439,6 @@ mod tests {
         // The handle of this operation was dropped, so the buffer is freed.
         assert!(operations.buffer(parked).is_none() && operations.release(parked).is_none());
         operations.end_all("over");
-        assert_eq!(operations.finished(), before + 3, "each ends once");
+        assert_eq!(operations.finished(), before + 3, "each operation ends once");
     }
 }

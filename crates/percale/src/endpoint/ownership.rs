@@ -18,7 +18,7 @@ use super::engine::{Engine, deferred_cleanup};
 use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
 use crate::completion::source::{Source, Undriven};
-use crate::completion::wait::Progress;
+use crate::completion::wait::Driven;
 use crate::later;
 use crate::system::forked::Process;
 use crate::system::spin::{SpinBudget, SpinStep};
@@ -90,7 +90,7 @@ pub(super) mod reach {
         type Result;
 
         /// Whether to check for log events after the call. The shortest calls skip that check: their fast path records
-        /// no events, and their slow paths add an deferred action
+        /// no events, and their slow paths add a deferred action
         /// ([`note_events`](crate::endpoint::operations::Operations::note_events)), as every sweep of progress does.
         const LOOKS_FOR_EVENTS: bool = true;
 
@@ -298,7 +298,7 @@ struct Inner {
     /// Notified when there are new results, the leader stops leading, or the endpoint is closed.
     changed: Condvar,
     /// The driver. The queues and counters that the endpoint reports to hold weak references to it.
-    driver: OnceLock<Arc<dyn Progress>>,
+    driver: OnceLock<Arc<dyn Driven>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -401,12 +401,12 @@ impl Shared {
     }
 
     /// Returns the driver of the endpoint, for threads that read and wait.
-    pub(super) fn driver(&self) -> Option<&Arc<dyn Progress>> {
+    pub(super) fn driver(&self) -> Option<&Arc<dyn Driven>> {
         self.inner.driver.get()
     }
 
     /// Keeps the driver alive for as long as the endpoint.
-    pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
+    pub(super) fn keep(&self, driver: Arc<dyn Driven>) {
         self.inner.driver.get_or_init(|| driver);
     }
 }

@@ -9,11 +9,11 @@
 //! 2. If a posted receive matches a message, the pool adds a *note* for the message's member. The member fills the
 //!    receive when it next makes progress, or when it closes.
 //! 3. The message may have been lost by then because its sender died. The receive is then returned to the pool and
-//!    matched again, unless a younger receive was matched meanwhile. In that case the receive ends in error, as if it
-//!    had been filled immediately.
+//!    matched again, unless a receive that was posted later has been matched meanwhile. In that case the receive
+//!    completes with an error, as if it had been filled immediately.
 //! 4. A receive that an endpoint posted for itself takes a message only if the message is not yet promised to a shared
 //!    receive, and withdraws its announcement in the same step. Otherwise a shared receive that was matched with the
-//!    message would be queued again after younger receives that had already been matched with later messages.
+//!    message would be queued again behind receives that were posted later and have been matched with later messages.
 //!
 //! A receive is directed at an address, but a message comes from an incarnation. So each endpoint reports which
 //! incarnation it reaches at which address. The messages of an incarnation have one source number at all endpoints.
@@ -21,8 +21,8 @@
 //! An address that a peer only claims, and at which no endpoint has reached it, is ignored.
 //!
 //! An endpoint that closes takes no more receives, and ends those that it has taken. If all its queues are closed with
-//! it, another member reports these ends. If there is no other member, the next one that joins reports them. A receive
-//! belongs to the context and ends exactly once, whether or not its endpoint is closed before.
+//! it, another member reports these receives. If there is no other member, the next one that joins reports them. A
+//! receive belongs to the context and ends exactly once, even if its endpoint is closed before.
 //!
 //! Lock order: an engine, then the pool, then the object that is notified (a doorbell, a multi-receive buffer or a
 //! ticket). The pool never calls an engine.
@@ -90,7 +90,7 @@ struct PoolState {
     vector: Option<AddressVector>,
     /// The number of bytes left below which a multi-receive buffer takes no more messages.
     multi_minimum: usize,
-    /// The ends of receives that the next endpoint that joins has to report, because there was no other member.
+    /// Ended receives that the next endpoint that joins has to report, because there was no other member.
     unreported: Vec<MemberNote>,
 }
 
@@ -249,7 +249,7 @@ impl PoolState {
         self.up.values().any(|up| up.source == source)
     }
 
-    /// Takes the receives that are directed at a source.
+    /// Removes the receives that are directed at a source, and returns whether each is tagged, and the receive.
     fn directed(&mut self, source: u64) -> Vec<(bool, PostedReceive)> {
         let [untagged, tagged] = &mut self.tables;
         let untagged = untagged.drain_posted(SourceFilter::From(source)).map(|receive| (false, receive));
@@ -289,7 +289,8 @@ impl PoolState {
         patterns.into_iter().zip(taken).collect()
     }
 
-    /// Takes the receive for a message.
+    /// Removes the first receive that matches a message, and returns it. Of a multi-receive buffer, returns the part
+    /// for the message; the buffer remains posted while enough of it is left.
     fn meet(&mut self, tagged: bool, envelope: Envelope, len: u64) -> Option<PostedReceive> {
         let minimum = self.multi_minimum;
         let (part, whole) =
@@ -312,7 +313,8 @@ impl PoolState {
         *given = (*given).max(number + 1);
     }
 
-    /// Matches a receive with the stored messages. The rest of the receive waits.
+    /// Matches a receive with the stored messages. A receive that matches none, or what is left of a multi-receive
+    /// buffer, is queued.
     fn post(&mut self, tagged: bool, pattern: Pattern, mut receive: PostedReceive) {
         let minimum = self.multi_minimum;
         loop {
@@ -383,7 +385,7 @@ impl Pool {
         Membership { pool: Arc::clone(self), id, notes }
     }
 
-    /// Returns whether this process created the pool, and is not a fork of the one that did.
+    /// Returns whether this is the process that created the pool, and not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.state.is_here()
     }
@@ -443,7 +445,7 @@ impl Pool {
     }
 
     /// Cancels the first receive with this context that has no message, and returns whether there was one. A member
-    /// reports the cancellation. If there is none, the next one that joins reports it.
+    /// reports the cancellation. If there is no member, the next endpoint that joins reports it.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted =
             |waiting: &PostedReceive| !matches!(waiting.kind, ReceiveKind::Safe(..)) && waiting.context == context;
@@ -458,8 +460,9 @@ impl Pool {
         true
     }
 
-    /// Makes a member report the end of a receive. If there is none, the next one that joins reports it. The report
-    /// does not contain the peer's address, which is an index in the vector of the member that received the message.
+    /// Makes a member report a receive that has ended. If there is no member, the next endpoint that joins reports it.
+    /// The report does not contain the peer's address, which is an index in the vector of the member that received the
+    /// message.
     pub(crate) fn report(&self, mut over: EndedReceive) {
         match &mut over.result {
             Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,
@@ -483,7 +486,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Adds a note for some member, or for the next one that joins if there is none.
+    /// Adds a note for some member or, if there is no member, for the next endpoint that joins.
     fn add_note_for_any(&mut self, note: MemberNote) {
         match self.members.iter().next() {
             Some((_, member)) => member.add_note(note),

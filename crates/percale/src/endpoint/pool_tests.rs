@@ -62,7 +62,7 @@ fn receive_of_lost_message_precedes_later_receives() {
     }
 }
 
-/// After the loss, the receive would match a message that arrived after the message of a younger receive.
+/// After the loss, the receive would match a message that arrived after the message of a later receive.
 ///
 /// Requirements: CTX-007.
 #[test]
@@ -77,7 +77,7 @@ fn receive_of_lost_message_ends_if_a_later_receive_matched() {
     assert_eq!((meet(), meet()), (Some(2), None));
 }
 
-/// A member that leaves fills the receives that it had to fill. None of them is queued again after younger receives.
+/// A member that leaves fills the receives that it had to fill. None of them is queued again behind later receives.
 ///
 /// Requirements: CTX-008.
 #[test]
@@ -148,7 +148,7 @@ fn multi_receive_buffer_is_released_by_its_last_part() {
                 many.end_part(report);
             });
         });
-        assert_eq!(ends.into_inner().unwrap(), [false, true], "the end that releases it is the last in the queue");
+        assert_eq!(ends.into_inner().unwrap(), [false, true], "the releasing completion is the last in the queue");
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! An operation takes several forms while it waits for a connection or a counter, waits behind a fence, is offered to
 //! the peer, or is executed in parts. [`Posted`] moves from one form to the next as a whole, so no form can lose the
-//! memory that the work refers to. Memory that the application lent stays in place until the operation's end is
-//! reported. For an injected operation, everything that the operation reads is copied to one buffer. This buffer is
-//! freed with the value, in whichever form the operation ends.
+//! memory that the work refers to. Memory that the application lent stays in place until the completion of the
+//! operation is reported. For an injected operation, everything that the operation reads is copied to one buffer. This
+//! buffer is freed with the value, in whichever form the operation ends.
 
 use super::remote_work::{AtomicWork, RmaWork};
 use super::work::{INJECT_LIMIT, SendWork};
@@ -15,7 +15,7 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 /// The memory that an operation refers to.
 #[derive(Debug)]
 enum PostedMemory {
-    /// The application keeps the memory in place until the operation's end is reported.
+    /// The application keeps the memory in place until the completion of the operation is reported.
     Lent,
     /// The operation reads this copy.
     Owned(#[expect(dead_code, reason = "the work refers to this memory, which is freed with it")] Buffer),
@@ -30,7 +30,7 @@ pub(crate) struct Posted<W> {
 
 /// Work that can be injected.
 pub(crate) trait Constant {
-    /// Returns the lists of memory that the operation reads.
+    /// Returns the segment lists that the operation reads.
     fn constant(&mut self) -> [Option<&mut Segments>; 2];
 }
 
@@ -57,7 +57,7 @@ impl<W: Constant> Posted<W> {
     /// Creates work on a copy of everything that it reads, so that the application may reuse its memory.
     ///
     /// # Errors
-    /// Returns the length of a list of memory that is too long to be injected.
+    /// Returns the length in bytes of a segment list that is too long to be injected.
     pub(crate) fn injected(mut work: W) -> Result<Self, usize> {
         let mut copy = Vec::new();
         for list in work.constant().into_iter().flatten() {

@@ -43,7 +43,7 @@ impl<A: Ownership> Endpoint<A> {
         })
     }
 
-    /// Returns the number of operations of a group that were posted and wait until the one before them has ended. The
+    /// Returns the number of operations of a group that were posted and wait until an earlier operation has ended. The
     /// operation that runs is not counted.
     #[must_use]
     pub fn outstanding_in(&self, group: GroupId) -> usize {

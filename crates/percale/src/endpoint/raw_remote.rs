@@ -93,10 +93,10 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_atomic(work, notify)))
     }
 
-    /// Posts an addition to 8 bytes of a peer's memory that fetches the previous value. It is
-    /// [`AtomicOp::Sum`](crate::AtomicOp::Sum) of one [`Datatype::U64`](crate::Datatype::U64), like
-    /// [`post_atomic`](Self::post_atomic), and takes the shortest path if it can be made immediately. Operand and
-    /// result have 8 bytes each.
+    /// Posts an addition to 8 bytes of a peer's memory that fetches the previous value. This is like
+    /// [`post_atomic`](Self::post_atomic) with [`AtomicOp::Sum`](crate::AtomicOp::Sum) and one
+    /// [`Datatype::U64`](crate::Datatype::U64), but takes the shortest path if the operation can be made immediately.
+    /// Operand and result have 8 bytes each.
     ///
     /// # Errors
     /// Those of [`post_atomic`](Self::post_atomic).
@@ -116,9 +116,9 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(WordOne { peer, operand, compare: None, result, remote, context, flags })
     }
 
-    /// Posts a compare-and-swap of 8 bytes of a peer's memory that fetches the previous value. It is
-    /// [`AtomicOp::Cswap`](crate::AtomicOp::Cswap), like [`post_fetch_add`](Self::post_fetch_add). The first argument
-    /// is `compare`, the second is the value that replaces it.
+    /// Posts a compare-and-swap of 8 bytes of a peer's memory that fetches the previous value. This is like
+    /// [`post_fetch_add`](Self::post_fetch_add), but with [`AtomicOp::Cswap`](crate::AtomicOp::Cswap). The first
+    /// argument is `compare`, the second is the value that replaces it.
     ///
     /// # Errors
     /// Those of [`post_atomic`](Self::post_atomic).

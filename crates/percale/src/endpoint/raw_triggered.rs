@@ -15,8 +15,8 @@ use crate::endpoint::operation::Operation;
 
 impl<A: Ownership> Endpoint<A> {
     /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3),
-    /// FI_TRIGGER_THRESHOLD). Nothing is read or written before. Then the operation runs and completes like one that is
-    /// posted at that time, and there is always room for its completion. [`Endpoint::cancel`] cancels it.
+    /// FI_TRIGGER_THRESHOLD). Before that, nothing is read or written. Then the operation runs and completes like one
+    /// that is posted at that time. There is always room for its completion. [`Endpoint::cancel`] cancels it.
     ///
     /// # Errors
     /// See [`PostError`]. After an error, the operation was not started. If an error is detected only when the

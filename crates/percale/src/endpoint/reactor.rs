@@ -8,7 +8,7 @@
 //! 2. A peer can suppress a wake-up of an endpoint: it may die or misbehave after it cleared the sleeper's mark and
 //!    before it wrote the event. So every [`LOOK`] one task of each endpoint is woken without an event, and its poll
 //!    checks everything that the endpoint handles. If no task of an endpoint has polled since the previous check, the
-//!    task that was woken then does not poll the endpoint, so all its tasks are woken.
+//!    task that was woken then does not poll the endpoint, so all tasks of the endpoint are woken.
 //! 3. The thread never ends. It calls and drops wakers without holding the lock, and catches their panics.
 
 use std::collections::HashMap;

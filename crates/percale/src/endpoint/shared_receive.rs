@@ -54,7 +54,7 @@ impl SharedReceive {
     /// Posts a receive of an untagged message from any sender.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     pub fn recv(&self, buffer: impl Into<Buffer>) -> Result<SharedReceiving, OperationError> {
         self.start(buffer.into(), PeerAddress::UNSPECIFIED, None)
     }
@@ -62,7 +62,7 @@ impl SharedReceive {
     /// Posts a receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     pub fn tagged_recv(
         &self,
         tag: u64,
@@ -76,7 +76,7 @@ impl SharedReceive {
     /// this peer of the endpoints' vector.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     pub fn recv_from(
         &self,
         from: PeerAddress,
@@ -106,7 +106,7 @@ impl SharedReceive {
     }
 
     /// Cancels the receive that [`post_recv`](Self::post_recv) posted with this context, if it has no message yet.
-    /// Returns whether there was one. One of the endpoints reports it with [`ErrorCode::Canceled`].
+    /// Returns whether there was such a receive. One of the endpoints reports its end with [`ErrorCode::Canceled`].
     pub fn cancel(&self, context: u64) -> bool {
         self.pool.cancel(context)
     }

@@ -31,33 +31,33 @@ use crate::local_memory::doorbell::Doorbell;
 pub(crate) struct Transfer {
     /// The operation, with its memory.
     pub(crate) operation: Posted<Operation>,
-    /// Where its end is reported, besides `counting`.
+    /// Where the completion of the operation is reported, besides `counting`.
     pub(crate) notify: Notify,
-    /// The counter that counts its end, instead of the endpoint's counters.
+    /// The counter that counts the completion, instead of the endpoint's counters.
     pub(crate) counting: Option<Counter>,
-    /// Whether it is deferred work, which only `counting` counts.
+    /// Whether the operation is deferred work, which only `counting` counts.
     pub(crate) quiet: bool,
-    /// Whether it was canceled, so that only its end is reported.
+    /// Whether the operation was canceled, so that only its completion is reported.
     pub(crate) canceled: bool,
-    /// The location of its memory, if some of it is device memory.
+    /// The location of the operation's memory, if some of that memory is device memory.
     pub(crate) located: Option<Box<OperationLocation>>,
-    /// The endpoint in which it begins. It is taken out before the transfer is put into that endpoint's list, because
-    /// the list would otherwise keep itself alive.
+    /// The endpoint in which the operation begins. This handle is removed before the transfer is put into that
+    /// endpoint's list, because the list would otherwise keep itself alive.
     pub(crate) endpoint: Option<Arc<Submissions>>,
 }
 
 impl Transfer {
-    /// Returns the context with which it was posted.
+    /// Returns the context with which the operation was posted.
     pub(crate) const fn context(&self) -> u64 {
         self.operation.work().context()
     }
 
-    /// Converts it to work that waits for a counter.
+    /// Converts the transfer to work that waits for a counter.
     pub(crate) fn into_due(self) -> Due {
         Due::Work(Box::new(self))
     }
 
-    /// Returns whether it waits to begin in this endpoint.
+    /// Returns whether the operation waits to begin in this endpoint.
     pub(crate) fn is_for(&self, endpoint: &Arc<Submissions>) -> bool {
         self.endpoint.as_ref().is_some_and(|of| Arc::ptr_eq(of, endpoint))
     }
@@ -177,7 +177,7 @@ impl Submissions {
     fn end_late(&self, mut transfer: Box<Transfer>, mut list: MutexGuard<'_, List>) {
         if transfer.notify == Notify::Operation {
             drop(list); // The transfer may own the last handle of a counter, and dropping it calls this function again.
-            return; // Closing the endpoint ends this operation for its handle.
+            return; // Closing the endpoint reports the end of this operation to its handle.
         }
         let operation = *transfer.operation.work();
         let side = usize::from(operation.side() == Side::Receive);

@@ -16,9 +16,9 @@ use crate::types::PeerAddress;
 /// A piece of this process's memory (verbs: a scatter/gather entry).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct LocalPiece {
-    /// The address of its first byte, in this process.
+    /// The address of the first byte of the piece, in this process.
     pub address: u64,
-    /// Its length in bytes.
+    /// The length of the piece in bytes.
     pub len: u64,
     /// The key of a region that contains the whole piece ([`Region::local_key`](crate::Region::local_key)). A window
     /// has no local key.

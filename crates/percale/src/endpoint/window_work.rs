@@ -86,7 +86,7 @@ impl<'a> WindowPost<'a> {
         Self { peer, context: 0, flags: OpFlags::empty(), what: WindowAction::Invalidate(key) }
     }
 
-    /// Returns the entry of its completion.
+    /// Returns the entry of the operation's completion.
     pub(crate) fn entry(&self) -> Entry {
         let (flags, key) = match self.what {
             WindowAction::Bind { key, .. } => (CompletionFlags::BIND, key),

@@ -88,7 +88,7 @@ pub enum PostError {
     /// The key belongs to a mapped raw key that is no longer mapped, or was never mapped.
     #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
-    /// The window cannot be bound like this.
+    /// A window cannot be bound with these parameters. Contains the reason.
     #[error(transparent)]
     Window(#[from] crate::region::window::WindowError),
     /// The endpoint is not a member of the group.

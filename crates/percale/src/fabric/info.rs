@@ -23,7 +23,7 @@ use crate::wire::limits::INJECT_LIMIT;
 pub struct TransportInfo {
     /// The transport.
     pub kind: TransportKind,
-    /// Whether it can be used.
+    /// Whether the transport can be used.
     pub available: bool,
     /// The reason why it is unavailable, or, if it is available, its capabilities and limitations on this machine.
     pub reason: String,
@@ -38,7 +38,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// The kind: `interface`, `memory`, or a `facility` of the system, such as those that shared memory needs.
     pub kind: &'static str,
-    /// Whether it can be used.
+    /// Whether the device or facility can be used.
     pub available: bool,
     /// The addresses or system calls, or the reason why it cannot be used.
     pub detail: String,

@@ -1,7 +1,8 @@
 //! Getting started: two processes exchange messages.
 //!
 //! # Requirements
-//! percale needs Linux 6.1 or newer and Rust 1.95 or newer. No daemon, driver or configuration is needed. Add the crate to `Cargo.toml`:
+//! percale needs Linux 6.1 or newer and Rust 1.95 or newer. No daemon, driver or configuration is needed. Add the crate
+//! to `Cargo.toml`:
 //!
 //! ```toml
 //! [dependencies]
@@ -37,9 +38,9 @@
 //!     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?; // port 0: any free port
 //!     started.send(endpoint.address())?; // two processes: print it, or pass it on as chapter 11 shows
 //!
-//!     let hello = endpoint.recv(vec![0; 64]).wait()?; // a message of any sender
+//!     let hello = endpoint.recv(vec![0; 64]).wait()?; // a message from any sender
 //!     let client = vector.insert(String::from_utf8(hello.to_vec())?.as_str())?;
-//!     let request = endpoint.recv(vec![0; 4096]).from(client).wait()?; // a message of this client
+//!     let request = endpoint.recv(vec![0; 4096]).from(client).wait()?; // a message from this client
 //!     let sum: u64 = request.to_vec().iter().map(|&byte| u64::from(byte)).sum();
 //!     endpoint.send(client, sum.to_le_bytes().to_vec()).wait()?;
 //!     Ok(())
@@ -76,19 +77,20 @@
 //! * The first send connected the two endpoints. Both belong to one user on one machine, so they continued over shared
 //!   memory. On two machines they would have used TCP. [`Endpoint::describe_peers`] returns the transport of each peer
 //!   and the reason.
-//! * Each operation took ownership of its buffer and returned it. While an operation is under way, no other code can reach the buffer. A buffer is a
-//!   `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send also takes `&'static` data and `Arc<[u8]>`. To reuse
-//!   a buffer without a copy, take it from the result (the result of a send is its buffer; `received.buffer`).
-//! * [`wait`](crate::endpoint::safe::SendRequest::wait) blocked until the operation had completed, and made progress
-//!   for the endpoint meanwhile.
+//! * Each operation took ownership of its buffer and returned it. While an operation is under way, no other code can
+//!   reach the buffer. A buffer is a `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send
+//!   also takes `&'static` data and `Arc<[u8]>`. To reuse a buffer without a copy, take it from the result
+//!   (`sent.buffer`, `received.buffer`).
+//! * [`wait`](crate::endpoint::safe::Sending::wait) blocked until the operation had completed, and made progress for
+//!   the endpoint meanwhile.
 //!
 //! # Three ways to run a request
 //! A request such as `endpoint.send(peer, buffer)` does nothing until one of these calls:
 //!
 //! * `.wait()` posts the operation and blocks until it has completed.
-//! * `.start()` posts it and returns a handle, an [`Operation`](crate::endpoint::safe::Operation). Several operations
-//!   can be in progress at a time. Call `wait` on the handle later. Dropping the handle cancels the operation if that
-//!   is still possible.
+//! * `.start()` posts it and returns a handle. Several operations can be under way at a time. Call `wait` on the handle
+//!   later. Dropping the handle cancels the operation if that is still possible. To wait with a timeout, write
+//!   `.start()?.wait_for(duration)`.
 //! * `.await` posts it and waits asynchronously, in any runtime.
 //!
 //! # Key points

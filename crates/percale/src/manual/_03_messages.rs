@@ -2,10 +2,11 @@
 //!
 //! # Which receive matches which message
 //! 1. Tagged messages match tagged receives only, untagged messages match untagged receives only.
-//! 2. A tagged receive has a tag and a mask of ignored bits. It matches a message whose tag is equal in all bits that are not ignored.
+//! 2. A tagged receive has a tag and a mask of ignored bits. It matches a message whose tag is equal in all bits that
+//!    are not ignored.
 //! 3. A receive with `.from(peer)` matches messages of that peer only.
-//! 4. Messages of one sender are matched in the order in which they were sent. If several receives match a message, the one that was posted first
-//!    takes it.
+//! 4. Messages of one sender are matched in the order in which they were sent. If several receives match a message, the
+//!    one that was posted first takes it.
 //! 5. A message that arrives before its receive is kept until a matching receive is posted. It is never dropped. If
 //!    such messages of one sender exceed [`unexpected_cap`](DomainBuilder::unexpected_cap) (64 MiB for each peer), that
 //!    sender has to wait.
@@ -119,7 +120,8 @@
 //! ([chapter 10](super::_10_failure)). A lost message is never delivered later, and a message is never delivered twice.
 //!
 //! # Waiting for a message or a lost peer
-//! A receive from any sender does not end when a peer is lost, because another peer may still send. There are three ways to wait for both:
+//! A receive from any sender does not end when a peer is lost, because another peer may still send. There are three
+//! ways to wait for both:
 //!
 //! * Post a receive with `.from(peer)`. It ends with an error when the connection to that peer ends
 //!   ([`ErrorCode::PeerDied`], [`ErrorCode::Closed`], [`ErrorCode::TimedOut`]). Messages that had arrived completely
@@ -142,7 +144,9 @@
 //!
 //! # Order of messages and accesses
 //! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have
-//! arrived. So the initiator can write the data, and then send a short message that announces it.
+//! arrived. So the initiator can write the data, and then send a short message that announces it. The owner of a region
+//! can do the same: bytes that a thread wrote with [`Region::write`] before it posted a send are visible to all
+//! accesses that the receiver posts after it has received the message.
 //! [`fenced()`](crate::endpoint::safe::SendRequest::fenced) starts an operation only after all earlier operations to
 //! that peer have completed. Use it after *reads*, for example for a message that allows the peer to change the memory
 //! that was read.

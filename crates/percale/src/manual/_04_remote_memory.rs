@@ -2,8 +2,10 @@
 //!
 //! # Registering memory
 //! A [`Region`] is memory that peers may access. The owner registers it and sends its description ([`RemoteMemory`], 24
-//! bytes: key, address, length) to the peers that may use it. These peers then read and write the memory without any
-//! call in the owner's program. Closing the region ends their access.
+//! bytes: key, address, length) to the peers that may use it. These peers then read and write the memory. With
+//! automatic progress at the owner, this needs no call in the owner's program. With manual progress, accesses over TCP
+//! and a local peer's first access with a key wait until the owner's program makes progress ([chapter
+//! 9](super::_09_progress)). Closing the region ends the access of all peers.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,6 +16,8 @@
 //! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let initiator = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let (to_owner, to_initiator) = (vector.insert(owner.address())?, vector.insert(initiator.address())?);
+//! // `owner` and `initiator` are shared endpoints of two processes, with automatic progress. `to_owner` and
+//! // `to_initiator` are the numbers that `insert` returned for their addresses.
 //! // The owner:
 //! let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
 //! owner.send(to_initiator, region.remote().to_bytes().to_vec()).wait()?;
@@ -81,9 +85,10 @@
 //!   [`Registration::raw`](crate::memory::region::Registration::raw).
 //!
 //! # Keys and rights
-//! Each access is checked on every transport: the key, the range, and the right ([`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
-//! [`Access::REMOTE_ATOMIC`]). A rejected access changes nothing and fails with [`ErrorCode::KeyRejected`] (no such key, or the region was closed) or
-//! [`ErrorCode::Denied`] (missing right, or a byte outside of the region). The connection continues.
+//! Each access is checked on every transport: the key, the range, and the right ([`Access::REMOTE_READ`],
+//! [`Access::REMOTE_WRITE`], [`Access::REMOTE_ATOMIC`]). A rejected access changes nothing and fails with
+//! [`ErrorCode::KeyRejected`] (no such key, or the region was closed) or [`ErrorCode::Denied`] (missing right, or a
+//! byte outside of the region). The connection continues.
 //!
 //! The domain chooses keys that cannot be guessed. A region can be accessed through every endpoint of its domain,
 //! unless [`Registration::endpoint`](crate::memory::region::Registration::endpoint) or
@@ -97,7 +102,8 @@
 //!
 //! 1. **Words: use atomic operations for the write and for the read.** An atomic operation changes or fetches each
 //!    element as a whole. [`AtomicOp::Read`] fetches without changing memory, and [`AtomicOp::Write`] stores a value.
-//!    The owner uses [`MemoryView::atomic`].
+//!    An owner that must read or write whole words also uses atomic operations on its own memory: an endpoint can
+//!    insert its own address and access itself. See "The owner as the writer" below.
 //! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even
 //!    again, each as a completed operation. A reader fetches the version, reads the record, and fetches the version
 //!    again. If both values are equal and even, the record is consistent. Otherwise the reader tries again. If there
@@ -105,6 +111,10 @@
 //!    version stays odd: limit the number of attempts.
 //! 3. **Messages: transfer the ownership.** The writer sends a message after the write, and the reader reads only after
 //!    it has received it. The message arrives after the bytes. This is the simplest method, and needs no polling.
+//! 4. **Records: a version and a checksum in the record.** The writer increments the version, computes the checksum of
+//!    the version and the data, and writes the whole record. A reader reads the whole record with one read, and reads
+//!    it again if the checksum is wrong. The version shows whether the record is new. Readers need only `REMOTE_READ`.
+//!    Limit the number of attempts: if the writer dies during a write, the checksum stays wrong.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,7 +127,9 @@
 //! # let peer = vector.insert(owner.address())?;
 //! # let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
 //! # let memory = region.remote();
-//! let (version, record) = (memory.at(0..8), memory.at(64..1064));
+//! // `endpoint` is an endpoint of this process, `peer` is the owner's number in its vector, and `memory` is the
+//! // description of a region of 4,096 bytes.
+//! let (version, record) = (memory.slice(0..8), memory.slice(64..1064));
 //! // The writer:
 //! let old: u64 = endpoint.fetch_add(peer, version, 1).wait()?; // odd: a write is under way
 //! assert!(old % 2 == 0, "there is one writer");
@@ -137,6 +149,18 @@
 //! assert!(bytes.iter().all(|&byte| byte == 7));
 //! # Ok(()) }
 //! ```
+//!
+//! # The owner as the writer
+//! [`Region::write`] is an ordinary copy. A peer may read the bytes of one call in part, and in any order. percale does
+//! not guarantee the order of two calls either: a peer may read bytes of the second call without those of the first. On
+//! x86-64 the processor stores the bytes of two calls in order, but the compiler may merge or reorder the copies, and a
+//! read may load its bytes in any order. Bytes that were written before a send are visible to the receiver of the
+//! message ([chapter 3](super::_03_messages)). So use `Region::write` with methods 3 and 4. For methods 1 and 2, use
+//! operations of the owner's endpoint on itself.
+//!
+//! Accesses of an endpoint to itself are checked like those of a peer: a write needs `REMOTE_WRITE` on the region. To
+//! give clients the right to read only, do not send them the description of the region. Bind a window of type 1 with
+//! [`WindowAccess::READ`] to the region, and send the description of the window ([chapter 5](super::_05_windows)).
 //!
 //! # Atomic operations
 //! The supported types are integers of 1 to 8 bytes, `f32` and `f64` ([`Element`](crate::endpoint::safe::Element)). The
@@ -164,7 +188,8 @@
 //!   continued or died.
 //! * While windows are bound to the region, closing returns
 //!   [`CloseError::Windows`](crate::memory::region::CloseError::Windows) and changes nothing.
-//! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is dead, and is then freed.
+//! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is
+//!   dead, and is then freed.
 //! * The buffer of a local operation is returned with its result, even if the operation fails. If the handle was
 //!   dropped, the buffer is kept until no peer uses it.
 //!

@@ -27,6 +27,7 @@
 //! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let peer = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let to_owner = vector.insert(owner.address())?;
+//! // `peer` is the shared endpoint of another process. `to_owner` is the number that it got for the owner's address.
 //! let region = domain.register(domain.allocate(1 << 20)?, Access::empty())?; // gives peers no rights
 //! let mut window = domain.window(WindowType::One)?;
 //! let name = window.bind(&region, 4096..8192, WindowAccess::READ)?; // peers may read these 4 KiB
@@ -58,6 +59,7 @@
 //! # let server = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let client = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let (to_server, to_client) = (vector.insert(server.address())?, vector.insert(client.address())?);
+//! // `server` and `client` are shared endpoints. `to_server` and `to_client` are the numbers of their addresses.
 //! // The server:
 //! let region = domain.register(domain.allocate(1 << 20)?, Access::empty())?;
 //! let window = domain.window(WindowType::TwoB)?;
@@ -93,8 +95,9 @@
 //! | [`Range`](crate::memory::window::WindowError::Range), [`ReadOnly`](crate::memory::window::WindowError::ReadOnly), [`NotAllowed`](crate::memory::window::WindowError::NotAllowed) | the region does not allow this bind | bind a part of the region, without rights that the region's memory cannot give |
 //! | [`NotBound`](crate::memory::window::WindowError::NotBound), [`OtherPair`](crate::memory::window::WindowError::OtherPair) | the key is not bound, or is bound for another peer or through another endpoint | use the endpoint and the peer of the bind |
 //!
-//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`]; `OtherPair`, `ReadOnly` and
-//! `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the others as [`ErrorCode::Invalid`].
+//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`];
+//! `OtherPair`, `ReadOnly` and `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the
+//! others as [`ErrorCode::Invalid`].
 
 // Imported for the links in this text.
 use crate::*;

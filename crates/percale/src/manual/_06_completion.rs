@@ -100,6 +100,12 @@
 //! # Ok(()) }
 //! ```
 //!
+//! A handle borrows its endpoint. To keep handles in a struct, name their types:
+//! [`Sending`](crate::endpoint::safe::Sending)`<'e, Owned>` and
+//! [`Receiving`](crate::endpoint::safe::Receiving)`<'e, Owned>` for an [`Endpoint`], and the same with `Shared` for a
+//! [`SharedEndpoint`]. [`Owned`](crate::endpoint::Owned) and [`Shared`](crate::endpoint::Shared) are in
+//! [`percale::endpoint`](crate::endpoint), and `'e` is the lifetime of the reference to the endpoint.
+//!
 //! # Futures
 //! Requests and handles are futures that work with any runtime. No reactor has to be started: the endpoint wakes the
 //! task, or a thread of percale that watches the endpoint's descriptor while the task sleeps. Dropping a future cancels
@@ -145,6 +151,10 @@
 //! 10](super::_10_failure) explains how to handle them. The queue keeps 4,096 events and counts further ones in
 //! [`Event::Lost`].
 //!
+//! [`EventQueue::read`] and [`EventQueue::wait`] make progress on shared endpoints only. An [`Endpoint`] adds its
+//! events during its own calls: call `read` after them. Do not call `wait` in the thread that owns the endpoint: the
+//! wait does not drive the endpoint and does not fail either, so without a timeout it may never end.
+//!
 //! # Waiting for either a message or a lost peer
 //! A [`WaitSet`] sleeps until one of its members has something to report. Its members are counters, event queues and
 //! completion queues. To wait for a receive, add its counter. Sets make progress on *shared* endpoints only.
@@ -162,7 +172,7 @@
 //! set.add(&events)?;
 //! set.add(&received)?;
 //!
-//! let mut receiving = endpoint.recv(vec![0; 64]).start()?; // of any sender
+//! let receiving = endpoint.recv(vec![0; 64]).start()?; // from any sender
 //! # let other = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # vector.insert(other.address())?;
 //! # let me = vector.insert(endpoint.address())?;
@@ -177,7 +187,7 @@
 //!         }
 //!     }
 //!     if !receiving.is_ready() {
-//!         set.wait(None)?; // sleeps until a receive completes or an event comes
+//!         set.wait(None)?; // sleeps until a receive completes or an event arrives
 //!     }
 //! };
 //! assert_eq!(message.to_vec(), b"hello");
@@ -199,9 +209,9 @@
 //! safe operations are returned by their handles, not by a queue.
 //!
 //! # Event loops
-//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call [`Endpoint::try_wait`]; sleep only
-//! if it returns true, and call [`Endpoint::progress`] afterwards. The other queues and sets have `try_wait` and `descriptor` for the same
-//! purpose.
+//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call
+//! [`Endpoint::try_wait`]; sleep only if it returns true, and call [`Endpoint::progress`] afterwards. The other queues
+//! and sets have `try_wait` and `descriptor` for the same purpose.
 
 // Imported for the links in this text.
 use crate::*;

@@ -65,15 +65,16 @@
 //! ```
 //!
 //! # Rules
-//! * Work that waits for one counter starts in the order of thresholds, and in the order of posting where thresholds are equal. If the
-//!   condition holds already, the work starts at once.
+//! * Work that waits for one counter starts in the order of thresholds, and in the order of posting where thresholds
+//!   are equal. If the condition holds already, the work starts at once.
 //! * Until it starts, an operation reads and writes nothing. Dropping its handle cancels it.
 //! * *Errors do not trigger* a triggered operation. If one of the operations that it waits for fails, it continues to
 //!   wait. Cancel it, or use deferred work, which also counts errors. Deferred work may therefore start although data
 //!   is missing.
 //! * The thread that increments the counter starts the work before its call returns. If another thread is in the
 //!   endpoint at that moment, that thread or the next progress starts the work.
-//! * With the raw API the calls are [`Endpoint::post_when`], [`Endpoint::post_when_written`] and [`Domain::queue_work`].
+//! * With the raw API the calls are [`Endpoint::post_when`], [`Endpoint::post_when_written`] and
+//!   [`Domain::queue_work`].
 //!
 //! # Variables
 //! A [`Variable`](crate::trigger::Variable) is 8 bytes that a GPU stream or kernel, or any thread, writes with one

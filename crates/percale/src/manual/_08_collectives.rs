@@ -59,9 +59,10 @@
 //! [`MEMBER_LIMIT`](crate::collective::MEMBER_LIMIT) members (65,536).
 //!
 //! # Rules
-//! 1. Every member posts the same operations in the same order, with buffers of matching length. If members post different operations, the
-//!    group fails with [`ErrorCode::Protocol`].
-//! 2. Operations of a group run one after another. Several may be posted at a time (`start`). Different groups run independently.
+//! 1. Every member posts the same operations in the same order, with buffers of matching length. If members post
+//!    different operations, the group fails with [`ErrorCode::Protocol`].
+//! 2. Operations of a group run one after another. Several may be posted at a time (`start`). Different groups run
+//!    independently.
 //! 3. A collective advances only while *all* members make progress. A member that computes delays the others, unless it
 //!    uses automatic progress.
 //! 4. Messages of collectives never match receives of the program.
@@ -74,7 +75,7 @@
 //! an error on *all* remaining members. No member waits forever as long as it makes progress. The group cannot be
 //! repaired: drop it and join a new one with the remaining members. All of them must use the same new set, so agree on
 //! it first, for example with a message from the lowest rank. If a join fails, it fails for all members that have
-//! joined. Members that retry form the group with the others that retry.
+//! joined. A member that tries again is grouped with the other members that try again.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,9 +88,9 @@
 //! # let (mut joining, mut other) = (one.join(&members)?, two.join(&members)?);
 //! # while !joining.is_ready() | !other.is_ready() {}
 //! # let (group, others) = (joining.wait()?, other.wait()?);
-//! let mut barrier = group.barrier().start()?;
-//! # drop((others, other));
-//! drop(two); // the other member goes away
+//! let barrier = group.barrier().start()?;
+//! # drop(others);
+//! drop(two); // the other member closes its endpoint
 //! let error = barrier.wait().unwrap_err();
 //! println!("the group has failed: {error}");
 //! assert!(group.barrier().wait().is_err()); // later operations too

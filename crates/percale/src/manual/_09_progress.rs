@@ -15,9 +15,10 @@
 //! Only connection setup continues, in the domain's service thread. Manual progress is the fastest mode for a program
 //! that waits for its operations anyway. A program that computes for a long time should call `progress()` regularly.
 //!
-//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress whenever there is
-//! something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a lock and, for a message that arrives
-//! while the thread sleeps, a wake-up of some microseconds.
+//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress
+//! whenever there is something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a
+//! lock and, for a message that arrives while the thread sleeps, a wake-up of some microseconds. This time is for a
+//! machine with idle cores: if all cores are busy, the thread also waits until the kernel schedules it.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,12 +40,15 @@
 //! ```
 //!
 //! # Threads
-//! * [`Endpoint`] has one owner and no lock. It is `Send` and not `Sync`: it can be moved to another thread, but not used by two at a time.
+//! * [`Endpoint`] has one owner and no lock. It is `Send` and not `Sync`: it can be moved to another thread, but not
+//!   used by two at a time.
 //! * [`SharedEndpoint`] can be used by many threads through one lock. Clone it for each thread.
 //!   [`EndpointBuilder::bind_shared`] opens one, and `share()` converts an [`Endpoint`] into one.
 //! * For many cores, give each thread its own endpoint, or use a [`ScalableEndpoint`]: several contexts behind one
 //!   address, each with its own thread and queues.
 //! * [`Domain`], [`AddressVector`], [`Counter`] and the queues are handles that all threads may use.
+//! * [`SharedEndpoint`] is `Endpoint<Shared>`. A function for both kinds of endpoints is generic over
+//!   [`Ownership`](crate::endpoint::Ownership): `fn f<A: Ownership>(endpoint: &Endpoint<A>)`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,8 +124,8 @@
 //! 4. Post receives before the messages arrive. Then each message is copied directly into its buffer.
 //! 5. Keep several operations under way. With one operation at a time, the latency limits the throughput.
 //! 6. Use `inject` for messages of at most 2 KiB if their completion does not matter.
-//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that
-//!    poll the raw API.
+//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`]
+//!    in programs that poll the raw API.
 //! 8. Do not have more polling threads than cores. Threads that wait in percale soon yield the processor and then
 //!    sleep. Loops that call `is_ready` or `poll` yield the processor only occasionally.
 //! 9. For many cores, distribute peers over several endpoints. One endpoint serves its peers one after another.

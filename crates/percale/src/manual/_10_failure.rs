@@ -14,26 +14,39 @@
 //! | unreachable from the start | the connection attempt fails | at once, or after [`connect_timeout`](DomainBuilder::connect_timeout) | [`Refused`](ErrorCode::Refused), [`Unreachable`](ErrorCode::Unreachable), [`TimedOut`](ErrorCode::TimedOut) |
 //!
 //! An endpoint detects these losses only while it makes progress ([chapter 9](super::_09_progress)). Treat `Closed` and
-//! `PeerDied` alike: a peer that closes its endpoint before it has used the connection is reported as `PeerDied`.
+//! `PeerDied` alike: `PeerDied` means that the connection ended without a closing message, and a peer that closes its
+//! endpoint before it has used the connection is reported in this way.
 //!
 //! When a connection ends:
 //! 1. Complete messages that had arrived can still be received.
-//! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or atomic operation *may
-//!    have taken effect*.
+//! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or
+//!    atomic operation *may have taken effect*. Over shared memory, short sends and accesses have usually completed
+//!    before the loss is detected, so often only receives fail. To know what the peer has processed, count its
+//!    acknowledgements.
 //! 3. Receives with `.from(peer)` fail. Receives from any sender continue to wait. (A receive from a peer that has not
 //!    been connected yet also continues to wait.)
 //! 4. Groups with that member fail ([chapter 8](super::_08_collectives)).
 //! 5. Keys of the peer's regions are invalid if its process has ended. Regions of this process stay registered.
-//! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the address) and then `PeerDown`.
+//! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the
+//!    address) and then `PeerDown`.
 //! 7. The address stays in the vector. The next operation to it connects again.
 //!
 //! A message may be lost without an error after its send has completed: see "What a completed send means" in
 //! [chapter 3](super::_03_messages).
 //!
+//! A peer that is killed during a write may leave any part of the bytes in the target's memory. An atomic operation
+//! changes each element completely or not at all. If it has several elements, only some of them may be changed.
+//! [Chapter 4](super::_04_remote_memory) shows how a reader detects an incomplete write.
+//!
 //! # Recovering
 //! * **The peer came back at the same address.** Nothing has to be inserted. Send again: the endpoint connects to the
 //!   new process. That process has no state of the earlier one, so repeat the setup: exchange addresses, send the
-//!   descriptions of regions again, join groups again.
+//!   descriptions of regions again, join groups again. To wait for the new process, post a receive without `.from` and
+//!   let the new process send first. A receive with `.from(peer)` tries to connect, and fails with `Refused` while no
+//!   process listens at the address.
+//! * **Messages of both processes have the same source.** Messages of the former process that have arrived completely
+//!   come before those of the new one, and its other messages are lost. To distinguish the processes, put a run number
+//!   into the messages.
 //! * **The peer has a new address.** Insert it, use the new number, and [`remove`](AddressVector::remove) the old one.
 //! * **The peer does not come back.** Remove it.
 //!
@@ -93,16 +106,16 @@
 //! The text of an error is complete. [`source()`](std::error::Error::source) returns an error only if its text is not
 //! part of the error's own text, so a report of the whole chain repeats nothing.
 //!
-//! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way
-//! to the peer.
+//! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all
+//! operations under way to the peer.
 //!
 //! | [`ErrorCode`] | affects | cause | next step |
 //! |---|---|---|---|
 //! | `Truncated` | operation | the message was longer than the receive's buffer | post larger buffers, or send the length first; the bytes that fit are in the buffer |
 //! | `Canceled` | operation | it was canceled, or its endpoint or the region of its memory was closed | none |
 //! | `NoMessage` | operation | a peek found no matching message (raw API) | look again later |
-//! | `PeerDied` | connection | the peer's process ended without closing its endpoint | start it again; send again to reconnect |
-//! | `Closed` | connection | the peer closed its endpoint or disconnected | as above |
+//! | `PeerDied` | connection | the connection ended without a closing message: the peer's process ended without closing its endpoint, the peer called [`disconnect`](Endpoint::disconnect), or the connection was reset | start it again; send again to reconnect |
+//! | `Closed` | connection | the peer closed its endpoint or shut the connection down; or this process called `disconnect` | as above |
 //! | `TimedOut` | connection; attempt | the peer's machine does not answer; or the peer's process did not answer a connection attempt in time | check the network, and whether the peer makes progress; send again to reconnect |
 //! | `Protocol` | connection; group | the peer sent bytes that percale never sends, or has another version; or members of a group posted different operations | run the same release on both sides; check that the address is an endpoint of percale |
 //! | `NoMemory` | operation or connection | out of memory, here or at the peer | raise the limit, use smaller messages |

@@ -1,7 +1,7 @@
 //! For users of libfabric, verbs and UCX: their terms and calls in percale.
 //!
-//! The terms of percale are mostly those of libfabric. Each error has `errno()` with libfabric's number. Unmodified libfabric programs,
-//! Open MPI and MPICH run on percale through its provider (`docs/libfabric.md`).
+//! The terms of percale are mostly those of libfabric. Each error has `errno()` with libfabric's number. Unmodified
+//! libfabric programs, Open MPI and MPICH run on percale through its provider (`docs/libfabric.md`).
 //!
 //! # Objects
 //! | percale | libfabric | verbs | UCX |
@@ -74,9 +74,11 @@
 //! # Differences that matter
 //! * **There are no queue pairs to set up.** A peer is a number, and the first operation to it connects. Addresses are
 //!   IP addresses and ports, also over RDMA.
-//! * **Completion of a write means that the bytes are in the target's memory**, at every level (libfabric: delivery complete).
+//! * **Completion of a write means that the bytes are in the target's memory**, at every level (libfabric: delivery
+//!   complete).
 //! * **Completion of a send** is libfabric's transmit completion: see [chapter 3](super::_03_messages).
-//! * **Local buffers need no registration.** There are no descriptors (`FI_MR_LOCAL`) and no L_Keys, except in [`Endpoint::post_work`].
+//! * **Local buffers need no registration.** There are no descriptors (`FI_MR_LOCAL`) and no L_Keys, except in
+//!   [`Endpoint::post_work`].
 //! * **Addresses of regions start at 0**, as without `FI_MR_VIRT_ADDR`.
 //!   [`Registration::base`](crate::memory::region::Registration::base) sets another base.
 //! * **Closing a region is synchronous.** It returns `Busy` if a peer does not finish an access within a timeout.

@@ -63,7 +63,7 @@ fn deferred_work_is_canceled_and_flushed() {
     first.add(1);
     assert_eq!(count.value(), 0);
     let begun = queue(&ours, &first);
-    assert!(!ours.cancel_work(&begun), "it has begun");
+    assert!(!ours.cancel_work(&begun), "the work has begun");
     assert_eq!(count.value(), 1);
     first.set(0);
     for counter in [&first, &second] {

@@ -21,7 +21,7 @@ pub enum WorkError {
     #[error("work that changes a counter cannot have a completion counter")]
     CountedTwice,
     /// The system could not start a thread that makes progress, or could not watch a descriptor.
-    #[error("cannot start automatic progress for the work: {0}")]
+    #[error("cannot start automatic progress for the queued work: {0}")]
     System(io::Error),
 }
 

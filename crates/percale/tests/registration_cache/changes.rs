@@ -149,7 +149,7 @@ fn transfers_are_correct_during_concurrent_changes() {
         });
         let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         over.store(true, Ordering::Relaxed);
-        ended.into_iter().for_each(|ended| ended.expect("well"));
+        ended.into_iter().for_each(|ended| ended.expect("no panic"));
     });
     assert_eq!(buffers.ordinary_transfers(), 0);
     buffers.flush();

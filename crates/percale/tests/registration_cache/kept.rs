@@ -153,6 +153,6 @@ fn application_registrations_stay_until_closed() {
         (Some(registration.handle), None),
         "the change of the other registration is reported once"
     );
-    cache.deregister(registration.handle).expect("it is there");
+    cache.deregister(registration.handle).expect("the registration exists");
     assert_eq!(table.registered(), 0);
 }

@@ -24,7 +24,7 @@ fn bytes_stay_within_their_limit() {
         world.save(memory.bytes());
         assert!(world.stats().bytes <= limit && world.pinned() <= 8, "{:?}", world.stats());
     }
-    assert_eq!(world.pinned(), 6, "two of them fit");
+    assert_eq!(world.pinned(), 6, "two registrations fit");
     assert_eq!(world.made(), 12, "older registrations are removed");
     let kept = world.made();
     world.save(memories[5].bytes());
@@ -33,7 +33,7 @@ fn bytes_stay_within_their_limit() {
     world.save(large.bytes());
     world.save(large.bytes());
     assert_eq!(world.made(), kept + 2, "memory that exceeds the limit is registered for its transfer only");
-    assert_eq!(world.pinned(), 6, "nothing was dropped for it");
+    assert_eq!(world.pinned(), 6, "no registration was evicted");
     assert_eq!(world.stats().single_uses_for(monitor::Refusal::TooLarge), 2);
 }
 
@@ -133,7 +133,7 @@ fn registration_in_use_is_not_evicted() {
                 );
             }
             assert!(!receiver.is_finished());
-            // This uses other memory than the tested memory, so that it does not count toward the limits.
+            // This write uses memory other than the tested memory, so it does not count toward the limits.
             rustix::io::write(&near, &filled(5 * page(), 77)).expect("room");
             assert_eq!(receiver.join().expect("no panic"), 5 * page());
         });
@@ -153,7 +153,7 @@ fn idle_registrations_are_evicted_at_the_device_limit() {
         world.save(memory.bytes());
         assert!(world.registered() <= 4);
     }
-    assert_eq!(world.buffers.ordinary_transfers(), 0, "each was registered in the end");
+    assert_eq!(world.buffers.ordinary_transfers(), 0, "all transfers used registered memory");
     assert!(world.stats().evictions >= 30, "{:?}", world.stats());
 }
 
@@ -172,7 +172,7 @@ fn idle_registrations_are_evicted_beside_a_pending_receive() {
         for memory in memories.iter().chain(&memories) {
             world.save(memory.bytes());
         }
-        assert_eq!(world.buffers.ordinary_transfers(), 0, "each was registered in the end");
+        assert_eq!(world.buffers.ordinary_transfers(), 0, "all transfers used registered memory");
         rustix::io::write(&near, &filled(5, 77)).expect("room");
         assert_eq!(receiver.join().expect("no panic"), 5);
     });

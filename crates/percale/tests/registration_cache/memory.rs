@@ -68,7 +68,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the pages belong to this value, and are no longer borrowed.
-        unsafe { munmap(self.start.as_ptr().cast(), self.len) }.expect("they were mapped");
+        unsafe { munmap(self.start.as_ptr().cast(), self.len) }.expect("the pages were mapped");
     }
 }
 

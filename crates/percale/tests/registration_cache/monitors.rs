@@ -118,7 +118,7 @@ fn cache_limits_are_read_from_environment() {
     let set = CacheSettings::default();
     assert_eq!(read(None, None), (set.clone(), Vec::new()));
     assert_eq!(read(None, Some("1024")), (set.clone(), Vec::new()), "the default");
-    assert_eq!(read(Some("0"), None), (set.clone(), Vec::new()), "as if unset");
+    assert_eq!(read(Some("0"), None), (set.clone(), Vec::new()), "the same as unset");
     assert_eq!(read(Some(" 4096 "), Some("7")), (set.clone().max_bytes(4096).max_count(7), Vec::new()));
     assert_eq!(read(None, Some("0")), (set.clone().max_count(0), Vec::new()));
     assert_eq!(read(None, Some("99999999999")).0, set.clone().max_count(u32::MAX), "larger values mean the maximum");

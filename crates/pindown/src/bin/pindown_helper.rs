@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use pindown::monitor::bpf::{Helper, Limits, SOCKET, Unavailable, loadable};
+use pindown::monitor::bpf::{BpfUnavailable, Helper, Limits, SOCKET, loadable};
 
 const HELP: &str = "\
 pindown-helper: reports changes of memory mappings to processes with a registration cache
@@ -57,7 +57,7 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
             other => return Err(format!("unknown argument {other} (see --help)")),
         }
     }
-    let serve = |socket: PathBuf| -> Result<(), Unavailable> {
+    let serve = |socket: PathBuf| -> Result<(), BpfUnavailable> {
         let mut helper = Helper::open(&socket, limits)?;
         println!("listening at {}", helper.path().display());
         helper.serve()

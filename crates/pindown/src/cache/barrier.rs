@@ -17,7 +17,8 @@ pub(super) fn light() {
 }
 
 /// Fences every thread of the process. When this function returns true, every thread has passed a full fence. Returns
-/// false if the kernel rejects the call, for example because of a seccomp filter that was installed in the meantime.
+/// false if the kernel rejects the call, for example because of a seccomp filter that was installed after the cache was
+/// opened.
 #[must_use]
 pub(super) fn heavy() -> bool {
     #[cfg(not(loom))]

@@ -53,7 +53,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the positive errno that stands for the error in C.
+    /// Returns the positive errno that corresponds to the error in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -102,10 +102,10 @@ impl<R: Registrar> Builder<R> {
 
     /// Sets whether a miss merges the requested pages with kept registrations. It then makes one registration of the
     /// requested pages together with kept registrations of private memory that have the same rights and overlap or
-    /// adjoin them. A merge registers a page again only in a registration of at least twice the size, and a merged
-    /// registration has at most 1 GiB and at most a quarter of [`Self::max_bytes`]. The registrations that the larger
-    /// one contains are dropped, and unpinned when their uses have ended. If the larger one cannot be registered or
-    /// watched, or there is no room for it, only the requested pages are registered.
+    /// adjoin them. A merge registers a page again only in a registration of at least twice the size, and the size of a
+    /// merged registration is at most 1 GiB and at most a quarter of [`Self::max_bytes`]. The registrations that the
+    /// larger one contains are dropped, and unpinned when their uses have ended. If the larger one cannot be registered
+    /// or watched, or there is no room for it, only the requested pages are registered.
     ///
     /// Fewer registrations then serve more look-ups. On the other hand, pages are registered again, at most about
     /// log2(number of pages) times each, and one change drops more of them. Off by default.

@@ -19,12 +19,13 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The number of places of copies for each registration. For two of a hundred looked-up pages, the place is already in
-/// use. A look-up of such a page takes as long as ten others, because the branch prediction fails.
+/// The number of places of copies for each registration. With this number, the place is already in use for about 2 % of
+/// the looked-up pages. A look-up of such a page takes as long as ten other look-ups, because the branch is
+/// mispredicted.
 const EACH: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// The number of places, of 32 bytes each, above which they exceed what the processor's TLB covers. Caches of more than
-/// 8,192 registrations have fewer places for each registration, down to two.
+/// The number of places, of 32 bytes each, above which the places exceed what the processor's TLB covers. Caches of
+/// more than 8,192 registrations have fewer places for each registration, down to two.
 const MANY: usize = 1 << 18;
 
 /// The number of neighbouring places in which a copy may be: four cache lines. A processor often fetches two lines
@@ -90,7 +91,7 @@ struct CopyRecord {
     next: AtomicU32,
 }
 
-/// Further data of a number.
+/// Further data of an entry.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -114,9 +115,9 @@ enum NeighbourSlot {
 /// All entries of a cache.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// The copies, by place, then one entry for each number. All of it is written when the cache is opened, because the
-    /// alignment is greater than the allocator's own, so the memory is zeroed explicitly. The other arrays take no
-    /// memory before they are used.
+    /// The copies, by place, then one entry for each number. All of this memory is written when the cache is opened:
+    /// its alignment is greater than the allocator's own, so it is zeroed explicitly. The other arrays take no memory
+    /// before they are used.
     entries: Box<[Entry]>,
     /// The number of bits by which a hash is shifted right to give a place.
     shift: u32,
@@ -303,8 +304,9 @@ impl Entries {
         home.near().find(|place| self.is_free(*place, is_first)).map(NeighbourSlot::Free)
     }
 
-    /// Returns the copies of other entries that are in places where entry `number` may be found by this page, and that
-    /// serve only look-ups that this entry also serves. Called under the table's lock.
+    /// Returns the copies of other entries that a copy of entry `number` for this page makes unnecessary: copies in the
+    /// places that a look-up of this page searches, with a range and rights that entry `number` includes. Called under
+    /// the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = EntryPosition> {
         let live = |place: &EntryPosition| self.at(*place).is_some_and(Entry::is_live);
         let serves_less = move |place: &EntryPosition| match (self.get(number), self.at(*place)) {
@@ -410,7 +412,7 @@ impl Entries {
         let Some(known) = self.known.get(number as usize) else { return };
         if known.holds.fetch_sub(1, Ordering::Release) == 1 {
             // The thread that removes the entry invalidates it, executes a fence, and then loads its holds. Either that
-            // thread reads no hold, or this one reads that the entry is dead.
+            // thread sees that the last hold has ended, or this thread sees that the entry is dead.
             fence(Ordering::SeqCst);
             if !self.get(number).is_some_and(Entry::is_live) {
                 self.released.store(true, Ordering::Release);
@@ -418,8 +420,8 @@ impl Entries {
         }
     }
 
-    /// Returns whether entry `number` is held. `false` is final when the entry was removed and every use announced
-    /// before that has ended.
+    /// Returns whether entry `number` is held. `false` is final if the entry was removed and every use that was
+    /// announced before the removal has ended.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
     }
@@ -450,7 +452,7 @@ mod tests {
     fn filled(entries: &Entries, number: u32, range: Range) {
         let pinned = Pinned { pin: (), local_key: u64::from(number), remote_key: 2 };
         entries.fill(number, range, Access::empty(), &pinned, None);
-        entries.get(number).expect("is there").publish(Age::of(1));
+        entries.get(number).expect("an entry").publish(Age::of(1));
     }
 
     fn range(start: u64, len: u64) -> Range {
@@ -470,12 +472,12 @@ mod tests {
             })
             .collect();
         assert!(home.near().eq(copies.iter().copied()));
-        assert_eq!(entries.copy(2, address, Age::of(9)), Some(copies[2]), "it has one there");
+        assert_eq!(entries.copy(2, address, Age::of(9)), Some(copies[2]), "the existing copy is returned");
         filled(&entries, NEAR, range(5, 1));
-        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "all are taken");
+        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "all places are taken");
         assert_eq!((entries.number(copies[3]), entries.number(entries.place(3))), (3, 3));
         assert!(entries.kill(3) && !entries.kill(3));
-        assert!(!entries.at(copies[3]).expect("is there").is_live());
+        assert!(!entries.at(copies[3]).expect("an entry").is_live());
         assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "the entry may be in use");
         entries.vacate(3);
         assert_eq!(entries.copy(NEAR, address, Age::of(9)), Some(copies[3]));
@@ -492,7 +494,7 @@ mod tests {
         assert_eq!(entries.touched(7, 20), 9);
         entries.kill(7);
         entries.vacate(7);
-        assert_eq!(entries.touched(7, 20), 1, "its own");
+        assert_eq!(entries.touched(7, 20), 1, "only the age of the entry itself");
     }
 
     #[test]
@@ -504,18 +506,18 @@ mod tests {
         }
         let part = entries.copy(1, address, Age::of(1)).expect("room");
         let others = entries.copy(1, range(9, 1).start(), Age::of(1)).expect("room");
-        assert!(entries.outdone(1, address).eq([]), "its own");
+        assert!(entries.outdone(1, address).eq([]), "an entry does not replace its own copies");
         assert!(entries.outdone(2, address).eq([part]));
         entries.retire_copy(part);
         assert_ne!(entries.copy(2, address, Age::of(1)), Some(part), "the entry may be in use");
         assert!(entries.copies_of(1).eq([others]));
-        assert_eq!(entries.number(part), 1, "for those who do");
+        assert_eq!(entries.number(part), 1, "the number is kept for threads that use the entry");
         entries.kill(1);
         entries.vacate(1);
-        assert!(!entries.at(part).expect("is there").is_vacant());
+        assert!(!entries.at(part).expect("an entry").is_vacant());
         entries.vacate_copy(part);
         assert_eq!(entries.copy(2, address, Age::of(1)), Some(part));
-        assert!(entries.outdone(3, address).eq([]), "it is less");
+        assert!(entries.outdone(3, address).eq([]), "entry 3 covers fewer pages");
         assert_eq!(entries.copies.load(Ordering::Relaxed), 2);
     }
 
@@ -529,14 +531,17 @@ mod tests {
             assert_eq!(entries.copies_of(0).count(), copies);
             entries.retire_copy(places[0]);
             entries.vacate_copy(places[0]);
-            assert_eq!(entries.copy(0, range(0, 1).start(), Age::of(1)), Some(places[0]), "room again");
+            assert_eq!(entries.copy(0, range(0, 1).start(), Age::of(1)), Some(places[0]), "there is room again");
             assert_eq!(entries.copies_of(0).count(), copies);
             filled(&entries, 1, range(200_000, 1));
             assert!(entries.copy(1, range(200_000, 1).start(), Age::of(1)).is_some());
             entries.kill(0);
             entries.vacate(0);
             filled(&entries, 0, range(0, 1));
-            assert!(entries.copy(0, range(0, 1).start(), Age::of(1)).is_some(), "its next has its own");
+            assert!(
+                entries.copy(0, range(0, 1).start(), Age::of(1)).is_some(),
+                "the next registration has its own copies"
+            );
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 pub(super) const PAGE_SHIFT: u32 = 12;
 
 /// A bit above the first address. If it is set, the registration is valid as long as the monitor has reported no change
-/// of it. Without this bit the entry is not in use, being filled, or no longer valid. As a signed number a live start
+/// of it. Without this bit the entry is unused, is being filled, or is no longer valid. As a signed number a live start
 /// is less than every start that is not live, so one comparison checks both this bit and the address.
 const LIVE: u64 = 1 << 63;
 
@@ -259,7 +259,7 @@ mod tests {
         for (then, now) in [(0, 0), (5, 5), (5, 4100), (4095, 4096), (4096, 4096), (10_000, 14_095)] {
             assert_eq!(Age::of(then).before(now), then, "{then} seen at {now}");
         }
-        assert_eq!(Age::of(5).before(4101), 4101, "older ones seem younger");
+        assert_eq!(Age::of(5).before(4101), 4101, "older ages appear younger");
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             (range, Access::all(), (1, 2), Age::of(1))
         );
         assert!(entry.kill() && !entry.kill() && !entry.serves(range, Access::empty()));
-        assert_eq!(entry.range(), range, "as long as it is not filled again");
+        assert_eq!(entry.range(), range, "the range is kept until the entry is filled again");
         entry.vacate();
         assert!(entry.is_vacant() && !entry.serves(range, Access::empty()));
     }

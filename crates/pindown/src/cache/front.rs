@@ -3,9 +3,9 @@
 //! The table is only a hint. A look-up that follows it checks the entry in full ([`super::entry::Entry::serves`]). So
 //! any thread may overwrite a slot, and a slot may point to an entry that is no longer valid or that has been filled
 //! with another registration; removing a registration does not clear its slot. A line is sixteen slots, and the hash
-//! selects one of them. Nearly every entry is in its selected slot, because the table is sparse; the other slots of the
-//! line are searched only if it is not. Slots are small, and contain no part of the address, so that large tables do
-//! not exceed what the processor's TLB covers.
+//! selects one of them. Nearly every entry is in its selected slot, because the table is sparse. The other slots of the
+//! line are searched only if the selected slot does not contain a suitable entry. Slots are small, and contain no part
+//! of the address, so that large tables do not exceed what the processor's TLB covers.
 
 use std::io;
 
@@ -88,8 +88,8 @@ impl Front {
     }
 }
 
-/// Returns the ways of a line, this one first. Moved entries are searched for in this order, so that few others are
-/// tried.
+/// Returns the ways of a line, starting with this one. An entry is moved to the first free way in this order, so a
+/// search in the same order finds it after few steps.
 fn nearest(way: usize) -> impl Iterator<Item = usize> {
     (0..WAYS).map(move |step| way ^ step)
 }
@@ -113,7 +113,7 @@ mod tests {
         let at = |n: u32| move |place: EntryPosition| place.to_u32() == n;
         let found = |n: u32| front.find(u64::from(n) * 0x5000 + 0x7f00_0000_0fff, at(n));
         let lost = (0..4096_u32).filter(|n| found(*n).is_none()).count();
-        assert!(lost < 4096 / 100, "{lost} of 4096 fell out of their lines");
+        assert!(lost < 4096 / 100, "{lost} of 4096 were displaced from their lines");
         assert_eq!(front.find(0x7f00_0000_1000, at(4096)), None);
     }
 
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(front.find(0x10_0fff, |found| found == *place), Some(*place));
         }
         front.put(0x10_0000, all[8], |old| old == all[5]);
-        assert_eq!(front.find(0x10_0000, |found| found == all[5]), None, "the useless one went");
+        assert_eq!(front.find(0x10_0000, |found| found == all[5]), None, "the useless entry was replaced");
         assert_eq!(front.find(0x10_0000, |found| found == all[8]), Some(all[8]));
     }
 }

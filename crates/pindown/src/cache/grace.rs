@@ -51,7 +51,7 @@ impl Parity {
 pub(crate) struct LaneUses {
     begun: [AtomicU64; 2],
     ended: [AtomicU64; 2],
-    /// The number of uses that their entries count; the grace period does not wait for them.
+    /// The number of held uses, which are counted by their entries. The grace period does not wait for them.
     held: AtomicU64,
     /// The last batch that waited when the lane held the table's lock. Written under that lock.
     fenced: AtomicU64,
@@ -161,8 +161,8 @@ impl Grace {
     }
 
     /// Removes a lane that has no use under way, and adds the number of uses that it began to `begun`. A lane with uses
-    /// under way stays. It then prevents all entries that were removed since these uses began, or are removed later,
-    /// from being freed or, if all its uses are held, only the entries of those uses.
+    /// under way is not removed. If all these uses are held, only their own entries are not freed. Otherwise no entry
+    /// is freed that was removed since the uses began, or is removed later.
     pub(crate) fn leave(&mut self, counts: &Arc<LaneUses>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();

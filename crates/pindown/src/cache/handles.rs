@@ -51,7 +51,7 @@ pub struct Registration {
 pub struct UnknownHandle(pub Handle);
 
 impl UnknownHandle {
-    /// Returns the positive errno that stands for the error in C.
+    /// Returns the positive errno that corresponds to the error in C.
     #[must_use]
     pub const fn errno(self) -> i32 {
         libc::ENOENT
@@ -61,7 +61,7 @@ impl UnknownHandle {
 #[derive(Debug)]
 struct Own<P> {
     pin: P,
-    /// The file of a shared mapping, and its count when it was registered.
+    /// The file of a shared mapping, with the value of the file's change counter from before the pages were pinned.
     inode: Option<WatchedInode>,
     /// The range that the monitor keeps locked for the registration.
     locked: Option<Range>,
@@ -84,11 +84,12 @@ pub(super) struct Handles<P> {
     changed: VecDeque<Handle>,
     /// The index in `all` of each registration.
     numbers: HashMap<Handle, u32>,
-    /// The next handle. 64 bits never wrap, so no handle is used again.
+    /// The next handle. A counter of 64 bits never wraps, so no handle is used again.
     next: u64,
 }
 
-/// The first handle. Its lower 32 bits are 0, so that a program that keeps only these fails at its first registration.
+/// The first handle. Its lower 32 bits are 0, so that a program that stores only the lower half fails at its first
+/// registration.
 const FIRST: u64 = 1 << 32;
 
 impl<P> Handles<P> {
@@ -176,10 +177,10 @@ mod tests {
         let range = Range::new(0x1000, 0x1000).expect("a range");
         let first = handles.insert((), range, (None, None), false);
         assert!(handles.remove(first).is_some());
-        handles.next += u64::from(u32::MAX); // As after that many registrations.
+        handles.next += u64::from(u32::MAX); // As if that many registrations had been made.
         let second = handles.insert((), range, (None, None), false);
         assert_ne!(second, first);
-        assert!(handles.remove(first).is_none(), "it names another registration now");
+        assert!(handles.remove(first).is_none(), "the handle refers to another registration now");
         assert!(handles.remove(second).is_some() && handles.len() == 0);
     }
 }

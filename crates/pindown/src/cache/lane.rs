@@ -137,8 +137,8 @@ impl<R: Registrar> Lane<R> {
     /// Returns a registration of these bytes with at least these rights: a kept one, or a new one of their pages.
     ///
     /// The caller ends it with [`Self::end`] when the operation that uses it has completed, and [holds](Self::hold) it
-    /// if that may take long. Until it ends or is held, registrations that were removed from the cache since it began
-    /// are not unpinned.
+    /// if that may take a long time. Until it ends or is held, registrations that were removed from the cache since it
+    /// began are not unpinned.
     ///
     /// # Errors
     /// [`LookupError::Registrar`] with the registrar's error; nothing remains pinned then. [`LookupError::Forked`] if
@@ -190,10 +190,10 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// Holds a use, for an operation that may take long because it waits for a peer or a device. A registration that
-    /// was removed from the cache is unpinned only when all uses of any registration that began earlier have ended. A
-    /// held use delays only its own registration. The call writes to memory that all holders of the same registration
-    /// share.
+    /// Holds a use, for an operation that may take a long time because it waits for a peer or a device. A registration
+    /// that was removed from the cache is unpinned only when all uses of any registration that began earlier have
+    /// ended. A held use delays only its own registration. The call writes to memory that all holders of the same
+    /// registration share.
     ///
     /// # Panics
     /// If the use belongs to another lane. The use is not ended then, so its memory stays pinned. See

@@ -1,4 +1,4 @@
-//! Misses: a registration that a hit did not find is found under the lock, or made.
+//! Cache misses: looks a registration up under the lock, or makes a new one.
 
 use std::io;
 
@@ -14,9 +14,10 @@ use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
 
 impl<R: Registrar> Shared<R> {
-    /// Finds or makes a registration that a hit did not find. The caller's announcement must have ended: otherwise this
-    /// function could wait for registrations that wait for the caller's own use to end. If a kept registration is
-    /// returned, the caller is announced again, under the lock that is needed to remove entries.
+    /// Finds a registration under the lock, or makes one, after the look-up without the lock has found none. The
+    /// caller's announcement must have ended: otherwise this function could wait for registrations that wait for the
+    /// caller's own use to end. If a kept registration is returned, the caller is announced again, under the lock that
+    /// is needed to remove entries.
     #[cold]
     pub(super) fn miss(&self, range: Range, access: Access, lane: &LaneUses) -> Result<FoundRegistration, LookupError> {
         if self.journal.forked() {
@@ -180,7 +181,7 @@ impl<R: Registrar> Shared<R> {
         !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// Processes all reported changes, if the monitor finishes its report soon ([`SETTLING`]). Returns whether it did.
+    /// Processes all reported changes. Returns false if the monitor does not finish its report soon ([`SETTLING`]).
     #[inline]
     pub(super) fn settle(&self, table: &mut Table<R::Pin>) -> bool {
         table.drain(&self.journal, &self.entries) == Drained::Settled || self.settle_later(table)
@@ -240,8 +241,8 @@ impl<R: Registrar> Shared<R> {
     }
 }
 
-/// A registration in progress. Dropping it ends the registration without a result, if the registrar or an application's
-/// monitor callback panics.
+/// A registration in progress. If the registrar or an application's monitor callback panics, this value is dropped,
+/// which ends the registration without a result.
 pub(super) struct PendingRegistration<'a, R: Registrar> {
     pub(super) shared: &'a Shared<R>,
     pub(super) ticket: u64,

@@ -86,7 +86,7 @@ pub enum LookupError {
 }
 
 impl LookupError {
-    /// Returns the positive errno that stands for the error in C.
+    /// Returns the positive errno that corresponds to the error in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

@@ -70,14 +70,14 @@ fn page() -> Range {
     Range::new(0x1000, 8).expect("a range")
 }
 
-/// Checks a model in which threads are preempted at most so many times.
+/// Checks a model in which threads are preempted at most `preemptions` times.
 fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
-/// Starts a thread that changes the pages, and then does something with the cache.
+/// Starts a thread that changes the pages, and then calls `then` with the cache.
 fn start_changer(
     world: &Arc<World>,
     cache: &Cache<Arc<World>>,
@@ -128,7 +128,7 @@ impl World {
         let used = lane.get(page(), Access::empty()).expect("registered");
         assert!(used.remote_key() >= reported, "stale: pages {} after {reported} were reported", used.remote_key());
         let pinned = self.pinned[used.local_key() as usize].load(Ordering::SeqCst);
-        assert_eq!(used.remote_key(), pinned, "keys of two registrations");
+        assert_eq!(used.remote_key(), pinned, "the keys belong to different registrations");
         loom::thread::yield_now();
         assert!(!self.unpinned[used.local_key() as usize].load(Ordering::SeqCst), "unpinned while in use");
         lane.end(used);
@@ -251,9 +251,9 @@ fn loom_a_late_reader_against_two_graces() {
                 let parity = Parity::of(epoch.load(Ordering::Relaxed));
                 counts.begin(parity);
                 let entry = found.load(Ordering::Relaxed) as usize;
-                assert!(!freed[entry].load(Ordering::Relaxed), "found after it was freed");
+                assert!(!freed[entry].load(Ordering::Relaxed), "an entry was found after it was freed");
                 loom::thread::yield_now();
-                assert!(!freed[entry].load(Ordering::Relaxed), "freed in use");
+                assert!(!freed[entry].load(Ordering::Relaxed), "an entry was freed while in use");
                 counts.end(parity);
             }
         });
@@ -289,7 +289,7 @@ fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, A
                     entry.touch(serves, Age::of(9));
                     let (local, remote) = entry.keys();
                     assert!(allowed.contains(&local), "the key of another registration: {local}");
-                    assert_eq!(remote, local + 10, "keys of two registrations");
+                    assert_eq!(remote, local + 10, "the keys belong to different registrations");
                 }
                 counts.end(parity);
             }
@@ -329,7 +329,7 @@ fn loom_a_reader_against_an_entry_that_is_filled_again_with_other_rights() {
     filled_again((long, Access::empty()), (short, Access::LOCAL_WRITE), (short, Access::LOCAL_WRITE), &[2]);
 }
 
-/// The world of a model, with the range and rights of each pin.
+/// A registrar that records the range of each pin, and whether it was unpinned.
 #[derive(Default)]
 struct Ledger {
     pins: AtomicU64,
@@ -366,10 +366,10 @@ impl Ledger {
     fn transfer(&self, lane: &Lane<Arc<Self>>, range: Range) {
         let used = lane.get(range, Access::empty()).expect("registered");
         let pin = used.local_key() as usize;
-        assert_eq!(used.remote_key(), pin as u64 + 100, "keys of two registrations");
+        assert_eq!(used.remote_key(), pin as u64 + 100, "the keys belong to different registrations");
         let [start, end] = [0, 1].map(|word| self.ranges[pin][word].load(Ordering::SeqCst));
         let pinned = Range::between(start, end).expect("was pinned");
-        assert!(pinned.contains(range), "asked for {range}, given the key of {pinned}");
+        assert!(pinned.contains(range), "the key for {range} belongs to {pinned}");
         assert!(!self.unpinned[pin].load(Ordering::SeqCst), "unpinned while in use");
         lane.end(used);
     }

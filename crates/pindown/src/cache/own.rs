@@ -1,6 +1,6 @@
 //! Registrations that the application makes and removes itself. The cache reports to the application when their memory
-//! changes. Look-ups do not return these registrations, and changes do not remove them. (The interface is that of
-//! section VI.A of the paper 002 in docs/requirements.md.)
+//! changes. Look-ups do not return these registrations, and changes do not remove them. (The interface follows section
+//! VI.A of paper 002, which docs/requirements.md lists.)
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

@@ -48,7 +48,7 @@ pub(super) struct CacheLimits {
 }
 
 /// The table. The fields that every miss reads come first, in few cache lines, because a device driver that has just
-/// registered memory has evicted the processor's first-level cache.
+/// registered memory has evicted other data from the processor's first-level cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Table<P> {
@@ -409,7 +409,8 @@ impl<P> Table<P> {
         dropped
     }
 
-    /// Like [`Self::drop_oldest`], but adds the held entries that it meets to `held`, as used now.
+    /// Like [`Self::drop_oldest`], but adds the held entries that it skips to `held`, with the current time as the time
+    /// of their last use.
     fn drop_oldest_but(&mut self, held: &mut Vec<Reverse<(u64, u32)>>, entries: &Entries) -> bool {
         while let Some(Reverse((age, number))) = self.ages.pop() {
             let Some(entry) = entries.get(number) else { continue };
@@ -420,7 +421,7 @@ impl<P> Table<P> {
                 held.push(Reverse((self.time(), number)));
                 continue;
             }
-            // The entry was used since it was recorded, so it is younger.
+            // The entry has been used since this age was recorded.
             let touched = entries.touched(number, self.time());
             if touched > age {
                 self.ages.push(Reverse((touched, number)));
@@ -488,11 +489,12 @@ const COPY: u32 = 1 << 31;
 
 const _: () = assert!(Entries::MOST as u64 * 4 < COPY as u64);
 
-/// log2 of the number of time ticks in which as many registrations are kept as the cache has room for.
+/// log2 of the amount by which the [time](Table::time) advances while as many registrations are kept as the cache has
+/// room for.
 const TIMES: u32 = 10;
 
-/// The number of waiting registrations at which the cost of a fence is paid.
+/// The number of waiting registrations at which a fence is executed for them.
 const BATCH: u64 = 64;
 
-/// The number of waiting bytes at which the cost of a fence is paid.
+/// The number of waiting bytes at which a fence is executed for them.
 const BATCH_BYTES: u64 = 64 << 20;

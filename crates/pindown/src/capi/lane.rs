@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int
         if !opened.lane.is_idle() && !opened.lane.forked() {
             return Err(Failure::new(libc::EBUSY, "uses of the lane are under way: end them first"));
         }
-        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and the caller guarantees that it is no longer in use.
+        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and the caller guarantees that it is not in use.
         drop(unsafe { Box::from_raw(lane) });
         Ok(0)
     }))
@@ -141,7 +141,7 @@ fn get_failed(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
 /// Returns a lane and one of its uses.
 ///
 /// # Errors
-/// The code, if either is null, or if the use does not belong to this lane.
+/// Returns the error code if either is null, or if the use does not belong to this lane.
 ///
 /// # Safety
 /// The lane is null, or an open lane that no other thread uses now. The use is null, or valid and accessed by no other
@@ -173,7 +173,8 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
     0
 }
 
-/// Holds a use for an operation that may take long: the use then delays only the unpinning of its own registration.
+/// Holds a use for an operation that may take a long time: the use then delays only the unpinning of its own
+/// registration.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller meets the same requirements.

@@ -15,7 +15,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "callers give pointers, and objects are handed out as pointers; each block states its own reason"
+    reason = "callers pass pointers, and objects are returned as pointers; each block states its own reason"
 )]
 
 mod error;

@@ -92,7 +92,7 @@ fn header() -> String {
 fn measure<'a>(expressions: impl Iterator<Item = &'a String>) -> Vec<u64> {
     let mut program = String::from("#include <stdio.h>\n#include \"pindown.h\"\nint main(void) {\n");
     for expression in expressions {
-        writeln!(program, "printf(\"%llu\\n\", (unsigned long long)({expression}));").expect("a string takes all");
+        writeln!(program, "printf(\"%llu\\n\", (unsigned long long)({expression}));").expect("writing to a string");
     }
     program += "return 0; }\n";
     let directory = std::env::temp_dir().join(format!("pindown-layout-{}", std::process::id()));
@@ -102,9 +102,9 @@ fn measure<'a>(expressions: impl Iterator<Item = &'a String>) -> Vec<u64> {
     let mut compiler = Command::new("cc");
     compiler.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"]);
     compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg("-o").args([&binary, &source]);
-    let compiled = compiler.output().expect("cc is there, since Rust links with it");
+    let compiled = compiler.output().expect("cc is installed, because Rust links with it");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let printed = Command::new(&binary).output().expect("it runs");
+    let printed = Command::new(&binary).output().expect("the program runs");
     std::fs::remove_dir_all(&directory).expect("removed");
     let printed = String::from_utf8(printed.stdout).expect("numbers");
     printed.lines().map(|line| line.parse().expect("a number")).collect()

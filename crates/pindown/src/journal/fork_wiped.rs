@@ -12,8 +12,8 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct ForkWipedWord(&'static PaddedWord);
 
-/// Identifies the address space that made the value. A forked child inherits the value but has another address space,
-/// even if it has the same process ID. An executed program does not inherit it.
+/// Identifies the address space in which the value was created. A forked child inherits the value but has another
+/// address space, even if it has the same process ID. An executed program does not inherit it.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct ForkToken(ForkWipedWord);

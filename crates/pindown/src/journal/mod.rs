@@ -93,8 +93,8 @@ impl Journal {
         self.requested.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
-    /// Returns whether a change is under way that has not been read. Also returns true if the descriptor is no longer
-    /// the monitor's: from then on no cache of the process keeps a registration.
+    /// Returns whether a change is under way that has not been read. Also returns true if the kernel cannot answer:
+    /// from then on no cache of the process keeps a registration.
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
@@ -244,7 +244,7 @@ mod tests {
         assert!(journal.still(seen));
         page.emit(ChangedAddresses::Of(range(10)));
         page.emit(ChangedAddresses::Of(range(30)));
-        assert!(!journal.still(seen), "told since");
+        assert!(!journal.still(seen), "changes were reported since");
         assert_eq!(drained(&journal), [ChangedAddresses::Of(range(10)), ChangedAddresses::Of(range(30))]);
         assert!(journal.still(journal.seen()));
         assert_eq!(drained(&journal), []);
@@ -257,14 +257,14 @@ mod tests {
         for n in 0..page::RECORDS as u64 {
             page.emit(ChangedAddresses::Of(range(n)));
         }
-        assert_eq!(drained(&journal).len(), page::RECORDS, "a full ring is read whole");
+        assert_eq!(drained(&journal).len(), page::RECORDS, "a full ring is read completely");
         for n in 0..=page::RECORDS as u64 {
             page.emit(ChangedAddresses::Of(range(n)));
         }
         assert_eq!(drained(&journal), [ChangedAddresses::Everything]);
         page.emit(ChangedAddresses::Everything);
         page.emit(ChangedAddresses::Of(range(1)));
-        assert_eq!(drained(&journal), [ChangedAddresses::Everything], "and then nothing else matters");
+        assert_eq!(drained(&journal), [ChangedAddresses::Everything], "other changes are not reported separately");
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         page.busy.store(1, Ordering::Release);
         page.emit(ChangedAddresses::Of(range(0)));
         assert!(!journal.still(seen));
-        assert_eq!(journal.drain(|change| panic!("{change:?} is not the last word")), Drained::Unsettled);
+        assert_eq!(journal.drain(|change| panic!("unexpected change {change:?}")), Drained::Unsettled);
         assert!(!journal.still(journal.seen()), "no hit while the monitor reads");
         page.emit(ChangedAddresses::Of(range(50)));
         page.busy.store(0, Ordering::Release);
@@ -301,7 +301,7 @@ mod tests {
             page.end();
             for (journal, seen) in [&one, &other].into_iter().zip(seen) {
                 assert!(!journal.still(seen));
-                assert_eq!(drained(journal), [ChangedAddresses::Everything], "and nobody waits for more");
+                assert_eq!(drained(journal), [ChangedAddresses::Everything], "all memory is treated as changed");
                 assert!(journal.busy(), "no registration is kept from now on");
             }
         }

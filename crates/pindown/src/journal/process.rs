@@ -106,7 +106,7 @@ mod tests {
         *VALUE.lock(|| 5) += 1;
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| *VALUE.lock(|| panic!("it has begun")) += 1);
+                scope.spawn(|| *VALUE.lock(|| panic!("the value is initialized only once")) += 1);
             }
         });
         assert_eq!(*VALUE.lock(|| 0), 14);

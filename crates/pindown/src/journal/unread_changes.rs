@@ -35,7 +35,7 @@ pub(crate) enum UnreadChanges {
     Settled,
     /// A change is under way.
     Changing,
-    /// The descriptor is not a userfaultfd: the program has closed it.
+    /// The kernel cannot answer: the program has closed the descriptor, or the system denies the request.
     Closed,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn ask(uffd: BorrowedFd<'_>) -> UnreadChanges {
     fence(Ordering::Acquire);
     match errno {
         Some(libc::EINVAL) if answer != 0 => UnreadChanges::Settled,
-        Some(libc::EBADF | libc::ENOTTY) if answer != 0 => UnreadChanges::Closed,
-        _ => UnreadChanges::Changing,
+        Some(libc::EAGAIN) if answer != 0 => UnreadChanges::Changing,
+        _ => UnreadChanges::Closed,
     }
 }

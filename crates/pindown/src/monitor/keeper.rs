@@ -115,13 +115,13 @@ mod tests {
         let number = writer.as_raw_fd();
         let keeper = Keeper::hold(vec![writer.into()]).expect("a thread");
         // SAFETY: the call only queries a number, which is no longer a descriptor.
-        assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1, "it left this table");
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1, "the descriptor is not in this table");
         rustix::io::ioctl_fionbio(&reader, true).expect("a pipe");
         let mut byte = [0];
         let error = reader.read(&mut byte).expect_err("the other end is open");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(keeper);
-        assert_eq!(reader.read(&mut byte).expect("nobody has the other end"), 0);
+        assert_eq!(reader.read(&mut byte).expect("the other end is closed"), 0);
     }
 
     #[test]
@@ -136,8 +136,8 @@ mod tests {
             keep_only(&mut [kept]).expect("Linux 5.9");
             [kept, gone, 0, 1].map(open)
         });
-        assert_eq!(seen.join().expect("it ends"), [true, false, false, false]);
+        assert_eq!(seen.join().expect("the thread ends"), [true, false, false, false]);
         writer.write_all(b"x").expect("both ends are open here");
-        reader.read_exact(&mut [0]).expect("it was written");
+        reader.read_exact(&mut [0]).expect("the byte was written");
     }
 }

@@ -84,7 +84,7 @@ mod tests {
         assert!(!known.has(range(0x2000, 0x1000), before));
         known.learn(range(0x1000, 0x4000), before);
         assert!(known.has(range(0x2000, 0x1000), QueryPosition::now(&page)));
-        assert!(!known.has(range(0x4000, 0x2000), QueryPosition::now(&page)), "longer than it");
+        assert!(!known.has(range(0x4000, 0x2000), QueryPosition::now(&page)), "longer than the known mapping");
         page.emit(ChangedAddresses::Of(range(0x9000, 0x1000)));
         assert!(!known.has(range(0x2000, 0x1000), QueryPosition::now(&page)));
         // The query was made before that change, so its result may be older than the change.
@@ -94,7 +94,7 @@ mod tests {
         known.learn(range(0x1000, 0x4000), QueryPosition::now(&page));
         assert!(!known.has(range(0x2000, 0x1000), QueryPosition::now(&page)), "a change is under way");
         page.busy.store(0, Ordering::Release);
-        assert!(!known.has(range(0x2000, 0x1000), QueryPosition::now(&page)), "and nothing was learnt meanwhile");
+        assert!(!known.has(range(0x2000, 0x1000), QueryPosition::now(&page)), "nothing was learnt during the change");
     }
 }
 
@@ -209,7 +209,7 @@ mod model {
             let there = world.mapping.load(Ordering::SeqCst);
             assert!(
                 world.look().is_none_or(|known| known >= there),
-                "what was learnt during the change is not known after"
+                "a mapping learnt during the change is not known afterwards"
             );
             changer.join().expect("no panic");
             assert!(world.look().is_none_or(|known| known == 2));
@@ -229,8 +229,8 @@ mod model {
             });
             // This stands for another thread that has detected the new mapping, which it may have mapped there itself.
             let there = world.mapping.load(Ordering::SeqCst);
-            assert!(world.look().is_none_or(|known| known >= there), "it was another already");
-            assert!(world.look().is_none_or(|known| known >= there), "and what was learnt meanwhile is of it");
+            assert!(world.look().is_none_or(|known| known >= there), "the mapping had already changed");
+            assert!(world.look().is_none_or(|known| known >= there), "a mapping learnt meanwhile is the new one");
             changer.join().expect("no panic");
             assert!(world.look().is_none_or(|known| known == 2));
         });

@@ -5,7 +5,7 @@
 //! | [`bpf`] | every kind of memory that can be pinned, with few exceptions; requires root, or its helper | a comparison |
 //! | [`userfaultfd`] | sealed memory, and private anonymous memory if the program makes a promise | a system call |
 //! | [`imported`] | the memory whose changes the application reports | a comparison |
-//! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
+//! | [`sealed`] | memory of [`sealed::Sealed`], which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
 
 #[cfg(not(loom))]
@@ -67,11 +67,11 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    /// Returns the positive errno that stands for the error in C.
+    /// Returns the positive errno that corresponds to the error in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         #[cfg(not(loom))]
-        if let Some(why) = self.source.get_ref().and_then(|inner| inner.downcast_ref::<bpf::Unavailable>()) {
+        if let Some(why) = self.source.get_ref().and_then(|inner| inner.downcast_ref::<bpf::BpfUnavailable>()) {
             return why.errno();
         }
         crate::calls::errno_for(&self.source)
@@ -79,7 +79,7 @@ impl Unavailable {
 }
 
 impl Choice {
-    /// Opens the monitor. Returns it with the better ones that are not available.
+    /// Opens the monitor. Returns it, and the reasons why better monitors are not available.
     ///
     /// # Errors
     /// The reason why the requested monitor is not available.

@@ -185,7 +185,7 @@ impl Pool {
 fn arena(len: usize) -> io::Result<NonNull<u8>> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"pindown", flags).map_err(named("memfd_create"))?;
-    // The kernel ends a process by SIGXFSZ if it makes a file longer than its limit.
+    // The kernel sends SIGXFSZ to a process that makes a file longer than the process's limit.
     let may_be =
         crate::calls::limit(libc::RLIMIT_FSIZE).map(|limits| limits.rlim_cur).is_none_or(|limit| len as u64 <= limit);
     let resized = if may_be { rustix::fs::ftruncate(&file, len as u64) } else { Err(Errno::FBIG) };

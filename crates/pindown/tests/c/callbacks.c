@@ -117,7 +117,7 @@ void callbacks(void)
 	CHECK(device_pinned(&caller.device) == 0);
 	close_caller(&caller, lane);
 
-	/* While a pin callback waits, others look up, register and sweep. */
+	/* While a pin callback waits, other threads look up, register and sweep. */
 	open_caller(&caller, &lane);
 	use_once(lane, PLACE(1), 10, 0);
 	CHECK(pthread_barrier_init(&caller.entered, NULL, 2) == 0);

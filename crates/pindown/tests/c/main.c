@@ -4,7 +4,7 @@
  */
 #include "check.h"
 
-/* Longer than it takes under valgrind on a busy machine. */
+/* Longer than the tests take under valgrind on a busy machine. */
 #define LIMIT_SECONDS 300
 
 int main(void)

@@ -13,8 +13,8 @@ fn truncation_and_hole_punching_renew_the_registration() {
     let path = std::path::Path::new("/dev/shm").join(name.to_str().expect("a name").trim_start_matches('/'));
     let object = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
     let object = object.expect("a shared memory object");
-    std::fs::remove_file(&path).expect("its name is not needed");
-    object.set_len(4 * PAGE).expect("it grows");
+    std::fs::remove_file(&path).expect("the file exists");
+    object.set_len(4 * PAGE).expect("the file can be extended");
     let object_fd = std::os::fd::AsRawFd::as_raw_fd(&object) as u64;
     for fd in [memfd(4 * PAGE), object_fd] {
         let memory = Memory::of(4, libc::MAP_SHARED, fd);
@@ -51,8 +51,8 @@ fn truncation_renews_registration_of_private_file_mapping() {
     let Some(world) = World::open() else { return };
     let path = std::env::temp_dir().join(format!("pindown-changes-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");
-    std::fs::remove_file(&path).expect("its name is not needed");
-    file.set_len(4 * PAGE).expect("it grows");
+    std::fs::remove_file(&path).expect("the file exists");
+    file.set_len(4 * PAGE).expect("the file can be extended");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file) as u64;
     let memory = Memory::of(4, libc::MAP_PRIVATE, fd);
     let used = world.get(memory.start, memory.len);
@@ -62,8 +62,8 @@ fn truncation_renews_registration_of_private_file_mapping() {
         return eprintln!("skipped: files of {} are not watched", path.display());
     }
     let cut = world.across(memory.start, memory.len, || {
-        file.set_len(0).expect("it shrinks");
-        file.set_len(4 * PAGE).expect("it grows");
+        file.set_len(0).expect("the file can be truncated");
+        file.set_len(4 * PAGE).expect("the file can be extended");
     });
     assert_eq!(cut, Outcome::Renewed);
     let again = world.across(memory.start, memory.len, || map_at(memory.start, memory.len, libc::MAP_PRIVATE, fd, 0));

@@ -85,16 +85,16 @@ fn mremap_renews_the_registration() {
     let left = world.across(memory.start, memory.len, || remap(memory.start, other.start, keeping));
     assert_eq!(left, Outcome::Renewed, "MREMAP_DONTUNMAP");
     let onto = world.across(other.start, other.len, || remap(memory.start, other.start, fixed));
-    assert_eq!(onto, Outcome::Renewed, "something else moved there");
+    assert_eq!(onto, Outcome::Renewed, "another mapping moved there");
     map_anew(memory.start, memory.len);
     let shrink = || done(libc::SYS_mremap, [memory.start, 4 * PAGE, 2 * PAGE, 0, 0, 0]);
     let tail = world.across(memory.start, memory.len, || {
         shrink();
         map_anew(memory.page(2), 2 * PAGE);
     });
-    assert_eq!(tail, Outcome::Renewed, "its tail was cut off");
+    assert_eq!(tail, Outcome::Renewed, "the tail was unmapped");
     map_anew(memory.start, memory.len);
-    assert_eq!(world.across(memory.start, 2 * PAGE, shrink), Outcome::Kept, "what is before the tail");
+    assert_eq!(world.across(memory.start, 2 * PAGE, shrink), Outcome::Kept, "the part before the tail");
 }
 
 /// Requirements: MON-011.
@@ -159,11 +159,11 @@ fn protection() {
     assert_eq!(line(&before), line(&after), "registering changes no protection");
     assert!(line(&after).is_some_and(|line| line.contains("rw-p")));
     world.lane.end(used);
-    assert!(load(memory.start, memory.len).iter().all(|&byte| byte == 0), "nor contents");
+    assert!(load(memory.start, memory.len).iter().all(|&byte| byte == 0), "registering does not change the contents");
     // The process has lost the right to write, so the device must not write there on behalf of the process.
     protect(1, 1, libc::PROT_READ as u64);
     let whole = range(memory.start, memory.len);
-    assert!(world.lane.get(whole, Access::LOCAL_WRITE).is_err(), "io_uring pins nothing that cannot be written");
+    assert!(world.lane.get(whole, Access::LOCAL_WRITE).is_err(), "io_uring does not pin read-only memory");
     protect(1, 1, READ_WRITE);
     assert_eq!(world.cache.stats().invalidations, 1, "registration {key} was taken out");
     world.transfers(memory.start, memory.len, 6);

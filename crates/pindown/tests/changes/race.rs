@@ -51,7 +51,7 @@ fn transfers_race_with_changes() {
                 if carried < least && carried != 0 {
                     stop.store(true, Ordering::Relaxed);
                     panic!(
-                        "stale: carried {carried} after {least} had been stored, way {way}: {:?}",
+                        "stale: transferred {carried} after {least} had been stored, method {way}: {:?}",
                         world.cache.stats()
                     );
                 }
@@ -60,8 +60,8 @@ fn transfers_race_with_changes() {
             stop.store(true, Ordering::Relaxed);
         });
         let after = world.cache.stats();
-        assert!(after.invalidations > before.invalidations, "way {way}: nothing raced: {after:?}");
-        println!("way {way}: {after:?}");
+        assert!(after.invalidations > before.invalidations, "method {way}: no race occurred: {after:?}");
+        println!("method {way}: {after:?}");
     }
     world.cache.flush();
     world.cache.sweep();

@@ -25,7 +25,7 @@ fn changed_page_invalidates_only_its_registrations() {
     store(memory.page(2), &pattern(PAGE, 4));
     assert!(world.oracle.carry(third.local_key, memory.page(2), PAGE) == pattern(PAGE, 4));
     for made in [first, second, third] {
-        world.cache.deregister(made.handle).expect("it is there");
+        world.cache.deregister(made.handle).expect("the registration exists");
     }
     assert_eq!(world.oracle.registered(), 0);
 }
@@ -42,7 +42,7 @@ fn change_is_reported_for_both_registrations_of_a_page() {
     assert!(reported.contains(&Some(low.handle)) && reported.contains(&Some(high.handle)), "{reported:?}");
     assert_eq!(world.cache.check(), None);
     for made in [low, high] {
-        world.cache.deregister(made.handle).expect("it is there");
+        world.cache.deregister(made.handle).expect("the registration exists");
     }
 }
 
@@ -52,7 +52,7 @@ fn change_is_reported_to_both_caches() {
     let Some(world) = World::open() else { return };
     let other_oracle = Oracle::new();
     let builder = pindown::Cache::builder(other_oracle.clone()).monitor(pindown::monitor::Choice::Bpf);
-    let other = builder.open().expect("the first one opened");
+    let other = builder.open().expect("the first cache could be opened");
     let lane = other.lane();
     let memory = Memory::new(2);
     let send = || {
@@ -99,7 +99,7 @@ fn check_detects_all_earlier_changes() {
     let mut reported = Vec::from_iter(std::iter::from_fn(|| world.cache.check()));
     reported.sort_by_key(|handle| registered.iter().position(|one| one == handle));
     assert_eq!(reported, registered[8..]);
-    registered.iter().for_each(|handle| world.cache.deregister(*handle).expect("it is there"));
+    registered.iter().for_each(|handle| world.cache.deregister(*handle).expect("the registration exists"));
 }
 
 /// Requirements: MON-048, MON-051.
@@ -121,17 +121,17 @@ fn a_wait_ends_with_a_change_or_an_interruption() {
     for (memory, change) in changes {
         let handle = register(memory);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| world.cache.wait(Some(Duration::from_secs(30))).expect("it can wait"));
+            let waiter = scope.spawn(|| world.cache.wait(Some(Duration::from_secs(30))).expect("the wait succeeds"));
             change();
-            assert_eq!(waiter.join().expect("it ends"), Waited::Changed(handle));
+            assert_eq!(waiter.join().expect("the thread ends"), Waited::Changed(handle));
         });
-        world.cache.deregister(handle).expect("it is there");
+        world.cache.deregister(handle).expect("the registration exists");
     }
     let first = world.cache.clone();
-    let waiter = std::thread::spawn(move || first.wait(None).expect("it can wait"));
+    let waiter = std::thread::spawn(move || first.wait(None).expect("the wait succeeds"));
     world.cache.interrupt();
-    assert_eq!(waiter.join().expect("it ends"), Waited::Interrupted);
-    assert_eq!(world.cache.wait(Some(Duration::from_millis(1))).expect("it can wait"), Waited::TimedOut);
+    assert_eq!(waiter.join().expect("the thread ends"), Waited::Interrupted);
+    assert_eq!(world.cache.wait(Some(Duration::from_millis(1))).expect("the wait succeeds"), Waited::TimedOut);
 }
 
 /// Requirements: MON-054.

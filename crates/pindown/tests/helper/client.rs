@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pindown::monitor::bpf::{Change, Monitor, Unavailable, Unwatchable, Watch};
+use pindown::monitor::bpf::{BpfUnavailable, Change, Monitor, Unwatchable, Watch};
 
 use crate::support::PAGE;
 use crate::{fuzz, hostile};
@@ -14,8 +14,8 @@ use crate::{fuzz, hostile};
 #[test]
 #[ignore = "started by the other tests, as another user"]
 fn client_process() {
-    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start it") };
-    let socket = PathBuf::from(std::env::var("PINDOWN_SOCKET").expect("with the role"));
+    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start this process") };
+    let socket = PathBuf::from(std::env::var("PINDOWN_SOCKET").expect("set together with PINDOWN_ROLE"));
     if hostile::play(&role, &socket) || fuzz::play(&role, &socket) {
         return;
     }
@@ -27,14 +27,14 @@ fn client_process() {
         let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
         let listener = rustix::net::socket(family, kind, None).expect("a socket");
         let address = rustix::net::SocketAddrUnix::new(&socket).expect("a path");
-        rustix::net::bind(&listener, &address).expect("the place is everybody's");
-        rustix::net::listen(&listener, 1).expect("it listens");
+        rustix::net::bind(&listener, &address).expect("the directory is writable");
+        rustix::net::listen(&listener, 1).expect("the socket can listen");
         println!("> ready");
         return drop(std::io::stdin().lines().next());
     }
     let monitor = match Monitor::from_helper(&socket) {
         Ok(monitor) => monitor,
-        Err(Unavailable::Denied(why)) => return println!("> denied {why:?}"),
+        Err(BpfUnavailable::Denied(why)) => return println!("> denied {why:?}"),
         Err(why) => return println!("> {why}"),
     };
     println!("> ready");
@@ -44,7 +44,7 @@ fn client_process() {
             "change" => format!("{}", reports_a_change(&monitor)),
             "sleep" => {
                 let seen = monitor.page().head();
-                format!("{}", monitor.wait(seen, Duration::from_secs(3)).expect("it can wait"))
+                format!("{}", monitor.wait(seen, Duration::from_secs(3)).expect("the wait succeeds"))
             }
             "wait" => format!("{}", is_woken(&monitor)),
             "watch" => format!("{:?}", watches_a_file(&monitor)),
@@ -61,10 +61,10 @@ fn client_process() {
 fn is_woken(monitor: &Monitor) -> bool {
     let seen = monitor.page().head();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| monitor.wait(seen, Duration::from_secs(20)).expect("it can wait"));
+        let waiter = scope.spawn(|| monitor.wait(seen, Duration::from_secs(20)).expect("the wait succeeds"));
         // This is usually long enough for the thread to be asleep. It would find the change in either case.
         std::thread::sleep(Duration::from_millis(100));
-        reports_a_change(monitor) && waiter.join().expect("it ends")
+        reports_a_change(monitor) && waiter.join().expect("the thread ends")
     })
 }
 
@@ -113,7 +113,7 @@ fn links_of_the_keeper() -> Vec<OwnedFd> {
     let tasks = fs::read_dir("/proc/self/task").expect("own threads").flatten().map(|task| task.path());
     let is_keeper =
         |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.contains("pindown-keep"));
-    let keeper = tasks.into_iter().find(is_keeper).expect("a thread holds them");
+    let keeper = tasks.into_iter().find(is_keeper).expect("the keeper thread");
     let id: i64 = keeper.file_name().and_then(|id| id.to_str()?.parse().ok()).expect("a number");
     let owned = |answer: i64| {
         assert!(answer >= 0, "{}", std::io::Error::last_os_error());
@@ -126,7 +126,7 @@ fn links_of_the_keeper() -> Vec<OwnedFd> {
         // SAFETY: the call takes no pointers.
         owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })
     };
-    let numbers = fs::read_dir(keeper.join("fd")).expect("its descriptors").flatten();
+    let numbers = fs::read_dir(keeper.join("fd")).expect("the descriptors of the keeper").flatten();
     numbers.filter_map(|number| number.file_name().to_str()?.parse().ok()).map(copy).collect()
 }
 
@@ -168,10 +168,10 @@ fn attacks() -> Vec<(&'static str, i32)> {
             words[0] = fd;
             outcomes.push(("update the bell", bpf(2, &mut words)));
         } else {
-            assert!(!is.contains("bpf"), "{is} is where the program may close it");
+            assert!(!is.contains("bpf"), "{is} is open in the process");
         }
     }
-    assert_eq!(doorbells, 1, "no map but that which wakes is passed or kept");
+    assert_eq!(doorbells, 1, "only the doorbell's map is passed or kept");
     for (name, command) in [("next program", 11), ("next map", 12), ("next link", 31)] {
         outcomes.push((name, bpf(command, &mut [0; 32])));
     }

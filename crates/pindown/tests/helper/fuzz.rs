@@ -3,9 +3,9 @@
 //! The *arena* is the first process of a PID namespace and runs as user `nobody`. It forks clients that speak the
 //! protocol and break one rule each ([`rules::RULES`]), and kills, stops and continues them at random. The *honest*
 //! client runs as another user. It connects from new processes repeatedly, and keeps one monitor. It counts results
-//! that must not occur: a rejection, a change that was not reported, or a page that is busy, so that nothing may be
-//! kept. Latencies are printed but not checked: alone; with hostile clients of another helper, which use as much
-//! processor time; and with hostile clients of its own helper.
+//! that must not occur: a rejection, a change that was not reported, or a page that is marked as busy, which prevents
+//! caching. Its latencies are printed but not checked: without other clients; with hostile clients of another helper,
+//! which use as much processor time; and with hostile clients of its own helper.
 
 mod rules;
 
@@ -29,7 +29,7 @@ const HONEST: u32 = 65533;
 /// The number of hostile clients at a time.
 const CROWD: usize = 24;
 
-/// Runs a role, if this module has it. Returns whether it has.
+/// Runs a role. Returns false if this module does not have a role of this name.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "arena" => arena(socket),
@@ -136,7 +136,7 @@ struct Look {
     watch: u64,
 }
 
-/// Runs a separate process that connects, has a change reported and a file watched.
+/// Runs a separate process that connects, makes a change that must be reported, and watches a file.
 fn look(socket: &Path) -> Look {
     let (from, to) = rustix::pipe::pipe().expect("a pipe");
     let child = fork(|| {
@@ -149,7 +149,7 @@ fn look(socket: &Path) -> Look {
             }
             Ok(monitor) => {
                 look.connect = begin.elapsed().as_micros() as u64;
-                look.wrong += wrong("a change was told", reports_a_change(&monitor), true);
+                look.wrong += wrong("a change was reported", reports_a_change(&monitor), true);
                 let begin = Instant::now();
                 look.wrong += wrong("a file was watched", watches_a_file(&monitor), Ok(true));
                 look.watch = begin.elapsed().as_micros() as u64;
@@ -164,8 +164,8 @@ fn look(socket: &Path) -> Look {
     let got = rustix::io::read(&from, bytes.as_flattened_mut());
     let ended = crate::hostile::wait(child);
     let [refused, wrong, connect, watch] = bytes.map(u64::from_le_bytes);
-    // A check that ends without a result is also an effect of the hostile clients.
-    let lost = self::wrong("the look's answer and end", (got, ended), (Ok(32), 0));
+    // A check that ends without a result also counts as an effect of the hostile clients.
+    let lost = self::wrong("the result of the check", (got, ended), (Ok(32), 0));
     Look { refused, wrong: wrong + lost, connect, watch }
 }
 
@@ -180,7 +180,7 @@ fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u
 
 /// Makes checks repeatedly, in phases that end when the test sends a line. Ends with the test.
 fn honest(socket: &Path) {
-    let monitor = Monitor::from_helper(socket).expect("served before the others come");
+    let monitor = Monitor::from_helper(socket).expect("served before the hostile clients start");
     // The latency without other clients.
     let alone: Vec<Look> = (0..10).map(|_| look(socket)).collect();
     println!("> ready");
@@ -190,13 +190,13 @@ fn honest(socket: &Path) {
         let (mut looks, mut kept_wrong) = (Vec::new(), 0_u64);
         let read = std::thread::scope(|scope| {
             let line = scope.spawn(|| {
-                let read = std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
+                let read = std::io::stdin().lock().read_line(&mut String::new()).expect("a line from the test");
                 over.store(true, Ordering::Relaxed);
                 read
             });
             while !over.load(Ordering::Relaxed) {
                 looks.push(look(socket));
-                kept_wrong += wrong("a change was told to the old monitor", reports_a_change(&monitor), true);
+                kept_wrong += wrong("a change was reported to the old monitor", reports_a_change(&monitor), true);
                 kept_wrong += wrong("nothing may be kept with the old monitor", monitor.page().busy(), false);
                 if looks.len().is_multiple_of(8) {
                     kept_wrong += wrong("a file was watched with the old monitor", watches_a_file(&monitor), Ok(true));
@@ -229,7 +229,7 @@ fn spread(times: impl Iterator<Item = u64>) -> String {
 #[test]
 fn hostile_clients_have_no_effect_on_an_honest_one() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: it takes several users, and so root");
+        return eprintln!("skipped: several users are required, and therefore root");
     }
     let place = SocketDirectory::new();
     let Some(mut served) = helper(&place, &["--per-user", "64"]) else { return };
@@ -246,19 +246,19 @@ fn hostile_clients_have_no_effect_on_an_honest_one() {
     // A separate helper, to measure the effect of the clients on the processors and the kernel separately from their
     // effect on the helper.
     let elsewhere = SocketDirectory::new();
-    let other = helper(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
+    let other = helper(&elsewhere, &["--per-user", "64"]).expect("a second helper");
     for (what, at) in [("clients of another helper", &elsewhere), ("clients of the same helper", &place)] {
         let mut arena = command(at, "arena");
         arena.env("PINDOWN_CLIENTS", clients.to_string()).env("PINDOWN_SEED", seed.to_string());
         let mut arena = Talker::start(in_a_namespace(&mut arena));
         let fought = arena.line();
         let effects = honest.ask("enough");
-        eprintln!("beside hostile {what}: {fought}; {effects}; {}", honest.line());
+        eprintln!("with hostile {what}: {fought}; {effects}; {}", honest.line());
         assert!(fought.contains(&format!("{clients} clients")), "the arena did not finish: {fought}");
         assert!(effects.ends_with(" looks, 0 refused, 0 wrong"), "{effects}");
     }
     drop(other);
-    assert!(served.child.try_wait().expect("it is this test's child").is_none(), "the helper has ended");
+    assert!(served.child.try_wait().expect("a child of this test").is_none(), "the helper has ended");
     // The resources of the hostile user are released.
     while client(&place, "plain").line() != "ready" {}
 }

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::parked::Parked;
-use crate::protocol::{HELLO, Link, Page, SharedFile, UNWATCH, WATCHED};
+use crate::protocol::{HELLO, Link, ReportPage, SharedFile, UNWATCH, WATCHED};
 
 /// The number of a descriptor that is kept across exec.
 const SOCKET: i32 = 100;
 const PAGE_MAP: i32 = 101;
 
-/// Runs a role, if this module has it. Returns whether it has.
+/// Runs a role. Returns false if this module does not have a role of this name.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "unwatch-from-child" => unwatch_from_child(socket),
@@ -26,14 +26,14 @@ pub(crate) fn play(role: &str, socket: &Path) -> bool {
         "many-files" => many_files(socket),
         "one-file" => one_file(socket),
         "watch-file" => watch_file(socket),
-        "name" => println!("> {}", Link::open(socket).expect("it listens").join().expect("a page").name()),
+        "name" => println!("> {}", Link::open(socket).expect("the helper listens").join().expect("a page").name()),
         _ => return false,
     }
     true
 }
 
 fn wait_for_a_line() {
-    std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
+    std::io::stdin().lock().read_line(&mut String::new()).expect("a line from the test");
 }
 
 /// Forks a child process that runs `work` and exits with its result. Only `work` runs in the child.
@@ -61,7 +61,7 @@ pub(crate) fn wait(child: libc::pid_t) -> i32 {
 
 /// A forked child uses the socket from another address space.
 fn unwatch_from_child(socket: &Path) {
-    let link = Link::open(socket).expect("it listens");
+    let link = Link::open(socket).expect("the helper listens");
     let page = link.join().expect("a page");
     let file = SharedFile::new();
     let [WATCHED, slot, ..] = file.watch(&link) else { panic!("not watched") };
@@ -74,7 +74,7 @@ fn unwatch_from_child(socket: &Path) {
 
 /// Keeps the socket and the page across exec.
 fn keep_over_exec(socket: &Path) {
-    let link = Link::open(socket).expect("it listens");
+    let link = Link::open(socket).expect("the helper listens");
     let page = link.join().expect("a page");
     println!("> ready {}", page.busy());
     wait_for_a_line();
@@ -88,7 +88,7 @@ fn keep_over_exec(socket: &Path) {
 }
 
 fn kept_over_exec() {
-    let page = Page::kept(PAGE_MAP);
+    let page = ReportPage::kept(PAGE_MAP);
     let (busy, head) = (page.busy(), page.head());
     println!("> busy {busy:#x}");
     wait_for_a_line();
@@ -103,10 +103,10 @@ fn linger(socket: &Path) {
     use std::net::{TcpListener, TcpStream};
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    stream.set_nonblocking(true).expect("it can be");
+    stream.set_nonblocking(true).expect("the mode can be set");
     let junk = vec![0_u8; 1 << 20];
     while std::io::Write::write(&mut &stream, &junk).is_ok() {}
-    stream.set_nonblocking(false).expect("it can be");
+    stream.set_nonblocking(false).expect("the mode can be set");
     let set = |seconds| {
         let linger = libc::linger { l_onoff: i32::from(seconds > 0), l_linger: seconds };
         // SAFETY: the option has this type.
@@ -124,7 +124,8 @@ fn linger(socket: &Path) {
     set(60);
     let hello = HELLO.map(u64::to_le_bytes).concat();
     // The helper reads the first message, and leaves the second unread.
-    let (first, second) = (Link::open(socket).expect("it listens"), Link::open(socket).expect("it listens"));
+    let (first, second) =
+        (Link::open(socket).expect("the helper listens"), Link::open(socket).expect("the helper listens"));
     let mut sent = first.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
     second.send_bytes(&[], &[]).ok();
     sent |= second.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
@@ -141,7 +142,7 @@ fn linger(socket: &Path) {
 /// Sends Hello on many connections while a thread is inside a call.
 fn never_quiet(socket: &Path) {
     let Some(parked) = Parked::new(1) else { return println!("> no userfaultfd") };
-    let links: Vec<_> = (0..40).map(|_| Link::open(socket).expect("it listens")).collect();
+    let links: Vec<_> = (0..40).map(|_| Link::open(socket).expect("the helper listens")).collect();
     for link in &links {
         link.send(HELLO).expect("sent");
     }
@@ -159,14 +160,14 @@ fn parked_and_gone(socket: &Path) {
     const EACH: usize = 512;
     let mut threads = 0;
     while threads < 17_408 {
-        let link = Link::open(socket).expect("it listens");
+        let link = Link::open(socket).expect("the helper listens");
         let answer = link.ask(HELLO);
         assert_eq!(answer[0], 2, "{answer:?}");
         let Some(parked) = Parked::new(EACH) else { return println!("> no userfaultfd") };
         drop(link);
         // When this request is answered, the helper has detected the end of the other connection.
         for _ in 0..2 {
-            assert_eq!(Link::open(socket).expect("it listens").ask([1, 77, 0, 0])[..2], [10, 1]);
+            assert_eq!(Link::open(socket).expect("the helper listens").ask([1, 77, 0, 0])[..2], [10, 1]);
         }
         parked.release();
         threads += EACH;
@@ -210,7 +211,7 @@ fn many_files(socket: &Path) {
     while last == [0; 2] && children.len() < 24 {
         let (from, to) = rustix::pipe::pipe().expect("a pipe");
         children.push(fork(|| {
-            let link = Link::open(socket).expect("it listens");
+            let link = Link::open(socket).expect("the helper listens");
             let page = link.join().expect("a page");
             let mut count = 0;
             let refused = loop {
@@ -245,7 +246,7 @@ fn one_file(socket: &Path) {
     while last == [0; 2] && watching < 80 {
         let (from, to) = rustix::pipe::pipe().expect("a pipe");
         fork(|| {
-            let link = Link::open(socket).expect("it listens");
+            let link = Link::open(socket).expect("the helper listens");
             let page = link.join().expect("a page");
             let answer = file.watch(&link);
             let message = if answer[0] == WATCHED { [0; 2] } else { [answer[0], answer[1]] };
@@ -268,8 +269,8 @@ fn one_file(socket: &Path) {
 /// Watches the file that `PINDOWN_FILE` names.
 fn watch_file(socket: &Path) {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(std::env::var("PINDOWN_FILE").expect("a file"));
-    let file = file.expect("it may be opened");
-    let link = Link::open(socket).expect("it listens");
+    let file = file.expect("the file can be opened");
+    let link = Link::open(socket).expect("the helper listens");
     let _page = link.join().expect("a page");
     println!("> {:?}", SharedFile::of(file.as_raw_fd()).watch(&link));
 }

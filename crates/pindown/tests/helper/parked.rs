@@ -73,7 +73,7 @@ impl Parked {
                 unsafe { libc::read(self.uffd.as_raw_fd(), event.as_mut_ptr().cast(), event.len()) };
                 thread::yield_now();
             }
-            thread.join().expect("it only made a call");
+            thread.join().expect("the thread does not panic");
         }
     }
 }

@@ -129,7 +129,7 @@ impl Link {
     }
 
     /// Sends Hello and does the challenge. Returns the page, or the words of the answer if it is not the grant.
-    pub(crate) fn join(&self) -> Result<Page, [u64; 4]> {
+    pub(crate) fn join(&self) -> Result<ReportPage, [u64; 4]> {
         let challenge = self.ask(HELLO);
         if challenge[0] != CHALLENGE {
             return Err(challenge);
@@ -137,7 +137,7 @@ impl Link {
         protect(challenge[1], challenge[2]);
         self.send(DONE).ok();
         match self.receive() {
-            Some(Answer { words: [GRANT, ..], fds }) => Ok(Page::open(fds)),
+            Some(Answer { words: [GRANT, ..], fds }) => Ok(ReportPage::open(fds)),
             answer => Err(answer.map_or([0; 4], |answer| answer.words)),
         }
     }
@@ -151,12 +151,12 @@ pub(crate) fn protect(start: u64, len: u64) {
 
 /// The page of reports, as mapped by a client, and all descriptors that came with it.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct ReportPage {
     pub(crate) fds: Vec<OwnedFd>,
     words: *const AtomicU64,
 }
 
-impl Page {
+impl ReportPage {
     fn open(fds: Vec<OwnedFd>) -> Self {
         Self { words: Self::map(fds[0].as_raw_fd()), fds }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable};
+use pindown::monitor::bpf::{BpfUnavailable, Denial, Monitor, loadable};
 
 use crate::client::reports_a_change;
 use crate::copied::copy_program;
@@ -39,7 +39,7 @@ fn client_cannot_write_detach_or_find_other_objects() {
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
     let outcomes = one.ask("attack");
-    assert!(!outcomes.contains(", 0)"), "one attack was let through: {outcomes}");
+    assert!(!outcomes.contains(", 0)"), "an attack succeeded: {outcomes}");
     assert_eq!(outcomes.matches("(\"write\", 13)").count(), 2, "{outcomes}");
     assert_eq!(one.ask("change"), "true");
 }
@@ -59,8 +59,8 @@ fn a_client_that_waits_is_woken_and_no_other() {
         assert_eq!(other.ask("wait"), "true");
     }
     assert_eq!(one.line(), "false");
-    helper.child.kill().expect("it is this test's own child");
-    helper.child.wait().expect("it ends");
+    helper.child.kill().expect("a child of this test");
+    helper.child.wait().expect("the helper ends");
     assert_eq!(one.ask("wait"), "true");
 }
 
@@ -83,12 +83,12 @@ fn reports_go_on_when_the_helper_was_killed() {
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
     assert_eq!(one.ask("change"), "true");
-    helper.child.kill().expect("it is this test's own child");
-    helper.child.wait().expect("it ends");
+    helper.child.kill().expect("a child of this test");
+    helper.child.wait().expect("the helper ends");
     assert_eq!(one.ask("change"), "true");
     assert_eq!(one.ask("watch"), "Err(Gone)");
     assert_eq!(one.ask("change"), "true");
-    assert!(matches!(Monitor::from_helper(&place.socket()), Err(Unavailable::NoHelper { .. })));
+    assert!(matches!(Monitor::from_helper(&place.socket()), Err(BpfUnavailable::NoHelper { .. })));
     // The socket of the killed helper still exists, and the next helper replaces it.
     let Some(_next) = crate::support::helper(&place, &[]) else { return };
     let mut two = client(&place, "plain");
@@ -107,14 +107,14 @@ fn process_inaccessible_to_its_user_is_rejected() {
 #[test]
 fn helper_of_another_user_is_rejected() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: it takes two users, and so root");
+        return eprintln!("skipped: two users are required, and therefore root");
     }
     let place = SocketDirectory::new();
-    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o777)).expect("the place is ours");
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o777)).expect("the directory belongs to this user");
     let mut impostor = client(&place, "impostor");
     assert_eq!(impostor.line(), "ready");
     let answer = Monitor::from_helper(&place.socket());
-    assert!(matches!(answer, Err(Unavailable::ForeignHelper(NOBODY))), "{answer:?}");
+    assert!(matches!(answer, Err(BpfUnavailable::ForeignHelper(NOBODY))), "{answer:?}");
 }
 
 /// Requirements: MON-042.
@@ -152,7 +152,7 @@ fn a_closed_connection_does_not_end_the_reports() {
 #[test]
 fn helper_errors_state_the_cause() {
     let says = |command: &mut Command| {
-        let output = command.output().expect("it starts");
+        let output = command.output().expect("the process starts");
         (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
     let (well, help) = says(Command::new(program()).arg("--help"));
@@ -170,6 +170,6 @@ fn helper_errors_state_the_cause() {
         assert!(!well && error.contains("is in use"), "{error}");
     }
     let nowhere = Path::new("/nonexistent/pindown.sock");
-    assert!(matches!(Monitor::from_helper(nowhere), Err(Unavailable::NoHelper { .. })));
+    assert!(matches!(Monitor::from_helper(nowhere), Err(BpfUnavailable::NoHelper { .. })));
     assert_eq!(Denial::Version.to_string(), "the protocol version differs");
 }

@@ -1,15 +1,15 @@
-//! Clients that break a rule do not affect others.
+//! Clients that break a rule do not affect other clients.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable, reports_beginnings};
+use pindown::monitor::bpf::{BpfUnavailable, Denial, Monitor, loadable, reports_beginnings};
 
 use crate::client::{reports_a_change, watches_a_file};
 use crate::support::{SocketDirectory, Talker, client, command, helper, program};
 
-/// An honest client of another user, root, is served, and gets reports.
+/// Checks that an honest client of another user (root) is served and gets reports.
 fn serves_others(place: &SocketDirectory) {
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
     assert!(reports_a_change(&monitor) && !monitor.page().busy());
@@ -63,7 +63,7 @@ fn never_quiet_client_does_not_delay_others() {
     let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     if !reports_beginnings().expect("the programs can be loaded") {
-        return eprintln!("skipped: this kernel needs no reports of beginnings");
+        return eprintln!("skipped: the programs do not report beginnings on this kernel");
     }
     let mut one = client(&place, "never-quiet");
     let message = one.line();
@@ -177,11 +177,11 @@ fn a_signal_ends_the_helper_and_removes_its_socket() {
         assert_eq!(one.line(), "ready");
         // SAFETY: the helper is a child of this test, and was not waited for yet.
         assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
-        assert!(helper.child.wait().expect("it ends").success());
+        assert!(helper.child.wait().expect("the helper ends").success());
         assert!(!place.socket().exists(), "nothing listens there");
         assert_eq!(one.ask("change"), "true");
         let answer = Monitor::from_helper(&place.socket());
-        assert!(matches!(answer, Err(Unavailable::NoHelper { .. })), "{answer:?}");
+        assert!(matches!(answer, Err(BpfUnavailable::NoHelper { .. })), "{answer:?}");
     }
 }
 
@@ -195,9 +195,9 @@ fn excessive_total_limit_is_rejected_at_startup() {
     let mut helper = Command::new(program());
     helper.arg("--socket").arg(place.socket()).args(["--total", "5000"]).stderr(Stdio::piped());
     let mut helper = Talker::start(&mut helper);
-    assert_eq!(helper.raw_line(), "", "it does not listen");
+    assert_eq!(helper.raw_line(), "", "the helper does not listen");
     let mut message = String::new();
-    helper.child.stderr.take().expect("piped").read_to_string(&mut message).expect("it talks");
-    assert!(!helper.child.wait().expect("it ends").success());
+    helper.child.stderr.take().expect("piped").read_to_string(&mut message).expect("the output can be read");
+    assert!(!helper.child.wait().expect("the helper ends").success());
     assert!(message.contains("--total") && message.contains("4096"), "{message}");
 }

@@ -28,7 +28,7 @@ impl SocketDirectory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let place = std::env::temp_dir().join(format!("pindown-{}-{number}", std::process::id()));
-        fs::create_dir(&place).expect("the place is new");
+        fs::create_dir(&place).expect("a new directory");
         copy_program(&std::env::current_exe().expect("this program"), &place.join("client"));
         Self(place)
     }
@@ -53,7 +53,7 @@ pub(crate) struct Talker {
 
 impl Talker {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the process starts");
         let says = BufReader::new(child.stdout.take().expect("piped"));
         let hears = child.stdin.take().expect("piped");
         Self { child, says, hears }
@@ -63,7 +63,7 @@ impl Talker {
     pub(crate) fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
-            if self.says.read_line(&mut line).expect("it talks") == 0 {
+            if self.says.read_line(&mut line).expect("the output can be read") == 0 {
                 return "ended".into();
             }
             // The test harness of the client also writes, and does not end its lines.
@@ -76,13 +76,13 @@ impl Talker {
     /// Returns the next line unchanged.
     pub(crate) fn raw_line(&mut self) -> String {
         let mut line = String::new();
-        self.says.read_line(&mut line).expect("it talks");
+        self.says.read_line(&mut line).expect("the output can be read");
         line
     }
 
     /// Sends a request that takes some time.
     pub(crate) fn tell(&mut self, what: &str) {
-        writeln!(self.hears, "{what}").expect("it listens");
+        writeln!(self.hears, "{what}").expect("the process reads its input");
     }
 
     pub(crate) fn ask(&mut self, what: &str) -> String {

@@ -25,10 +25,10 @@ fn fresh_memory_in_each_of_many_iterations() {
         }
     }
     let stats = world.cache.stats();
-    // A fence of all threads is executed for each 64 removed registrations. All registrations together would have
+    // A fence of all threads is executed for each 64 removed registrations. All registrations together would pin
     // 340,000 kB.
     assert!(most <= 66 * 64, "up to {most} kB were pinned, of buffers of at most 64: {stats:?}");
-    assert!(stats.misses >= 9_900, "each was registered and kept: {stats:?}");
+    assert!(stats.misses >= 9_900, "each buffer was registered and kept: {stats:?}");
     world.cache.sweep();
     assert_eq!((pinned_kilobytes(), world.oracle.registered()), (before, 0));
 }
@@ -66,8 +66,8 @@ fn allocate_and_send(world: &World) -> usize {
 fn reused_allocator_memory_is_registered_again() {
     let Some(world) = World::open() else { return };
     let again = allocate_and_send(&world);
-    assert!(again > 50, "addresses were used again {again} times");
-    assert!(world.cache.stats().invalidations > 0, "memory was given back: {:?}", world.cache.stats());
+    assert!(again > 50, "addresses were reused {again} times");
+    assert!(world.cache.stats().invalidations > 0, "memory was released: {:?}", world.cache.stats());
 }
 
 /// Requirements: MON-015, MON-025.
@@ -124,7 +124,7 @@ fn realloc_by_mremap_renews_the_registration() {
         block = unsafe { realloc(block, layout(len), ((len + 512) * PAGE) as usize) };
         let now = block.expose_provenance() as u64;
         moved += u32::from(now != at);
-        assert!(world.send(now, len * PAGE) == pattern(len * PAGE, 3 ^ 0x55), "what it held moved with it");
+        assert!(world.send(now, len * PAGE) == pattern(len * PAGE, 3 ^ 0x55), "the contents moved with the block");
         if now != at {
             // Other memory is mapped at the old address.
             let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
@@ -139,7 +139,7 @@ fn realloc_by_mremap_renews_the_registration() {
     }
     // SAFETY: as above.
     unsafe { dealloc(block, layout(len)) };
-    assert!(moved > 0, "it never moved");
+    assert!(moved > 0, "the block never moved");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn allocator_process() {
     let library = std::env::var("LD_PRELOAD").expect("the test sets it");
     let name = Path::new(&library).file_name().and_then(|name| name.to_str()).expect("a name");
     assert!(maps.contains(name.split(".so").next().expect("a name")), "{library} is not loaded");
-    println!("{library}: {again} addresses again, {:?}", world.cache.stats());
+    println!("{library}: {again} addresses reused, {:?}", world.cache.stats());
     assert!(again > 0);
 }
 

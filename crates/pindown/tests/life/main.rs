@@ -17,7 +17,7 @@ fn range(at: u64, len: u64) -> Range {
     Range::new(at, len).expect("a range")
 }
 
-/// Returns the whole pages within some bytes.
+/// Returns the whole pages within a range of bytes.
 fn inner_pages(at: u64, len: u64) -> (u64, u64) {
     let start = at.next_multiple_of(PAGE);
     (start, (at + len - start) / PAGE * PAGE)

@@ -52,10 +52,10 @@ fn child_gets_no_sealed_memory_of_its_parent() {
         if own.range().overlaps(parents) { 2 } else { u8::from(own.range().overlaps(free)) * 3 }
     });
     assert_eq!(answer, 0);
-    let memory = inherited.expect("the parent has it");
+    let memory = inherited.expect("the parent still has the memory");
     assert!(memory.iter().all(|byte| *byte == 7));
     let again = sealed().expect("memory");
-    assert_eq!(again.range(), free, "and its pool");
+    assert_eq!(again.range(), free, "the parent still has the pool");
     assert!(again.iter().all(|byte| *byte == 0));
 }
 
@@ -64,12 +64,12 @@ fn child_gets_no_sealed_memory_of_its_parent() {
 fn io_uring_process() {
     use io_uring::{IoUring, opcode, types};
     let Some(world) = World::open() else { return };
-    let mut ring = IoUring::new(4).expect("io_uring is there");
+    let mut ring = IoUring::new(4).expect("io_uring is available");
     let mut submit = |entry: io_uring::squeue::Entry| {
         // SAFETY: the memory that entries refer to belongs to the test.
         unsafe { ring.submission().push(&entry) }.expect("there is room");
-        ring.submit_and_wait(1).expect("it is submitted");
-        assert_eq!(ring.completion().next().expect("it has completed").result(), 0);
+        ring.submit_and_wait(1).expect("the request is submitted");
+        assert_eq!(ring.completion().next().expect("a completion").result(), 0);
     };
     // A worker punches the hole: the change is reported, and caching continues.
     let (shared, fd) = Memory::shared(4);

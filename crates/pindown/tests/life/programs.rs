@@ -13,7 +13,7 @@ struct ScratchDirectory(PathBuf);
 impl ScratchDirectory {
     fn new(name: &str) -> Self {
         let place = std::env::temp_dir().join(format!("pindown-{name}-{}", std::process::id()));
-        std::fs::create_dir(&place).expect("the place is new");
+        std::fs::create_dir(&place).expect("a new directory");
         Self(place)
     }
 }
@@ -45,7 +45,7 @@ fn loaded_and_unloaded_libraries_are_tracked() {
     if !compiled.as_ref().is_ok_and(std::process::ExitStatus::success) {
         return eprintln!("skipped: cc: {compiled:?}");
     }
-    let path = CString::new(library.to_str().expect("a path")).expect("no zero");
+    let path = CString::new(library.to_str().expect("a path")).expect("no zero byte");
     let open = || {
         // SAFETY: the library has no initialiser.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
@@ -93,12 +93,13 @@ fn statically_linked_program_is_supported() {
     // The libraries are in the directory of this program.
     let here = std::env::current_exe().expect("this program");
     let here = here.parent().expect("a directory");
-    let mut libraries = Vec::from_iter(std::fs::read_dir(here).expect("it can be read").filter_map(|entry| {
-        let path = entry.ok()?.path();
-        let name = path.file_name()?.to_str()?;
-        let is_it = name == "libpindown.rlib" || name.starts_with("libpindown-") && name.ends_with(".rlib");
-        is_it.then(|| path.clone())
-    }));
+    let mut libraries =
+        Vec::from_iter(std::fs::read_dir(here).expect("the directory can be read").filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let name = path.file_name()?.to_str()?;
+            let is_it = name == "libpindown.rlib" || name.starts_with("libpindown-") && name.ends_with(".rlib");
+            is_it.then(|| path.clone())
+        }));
     libraries.sort_by_key(|path| std::fs::metadata(path).and_then(|data| data.modified()).ok());
     let mut message = String::from("no library was found");
     let built = libraries.iter().rev().any(|library| {
@@ -113,7 +114,7 @@ fn statically_linked_program_is_supported() {
     if !built {
         return eprintln!("skipped: a static program cannot be linked here: {message}");
     }
-    let output = Command::new(&program).output().expect("it starts");
+    let output = Command::new(&program).output().expect("the process starts");
     let message = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{message} {}", String::from_utf8_lossy(&output.stderr));
     assert!(message.contains("static: kept, changed, renewed"), "{message}");

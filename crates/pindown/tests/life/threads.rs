@@ -165,7 +165,7 @@ fn vfork_and_exec_keep_the_registration() {
         let mut status = 0;
         // SAFETY: the child belongs to this test.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "it ended well");
+        assert_eq!(status, 0, "the child succeeded");
     });
     assert_eq!(outcome, Outcome::Kept);
     assert_eq!(world.cache.stats().flushes, 0);
@@ -190,10 +190,10 @@ fn unmapped_thread_stack_is_registered_again() {
             std::hint::black_box(&here);
         });
         let thread = thread.expect("a thread");
-        let at = reported.recv().expect("it says where");
+        let at = reported.recv().expect("the address in the thread's stack");
         assert!(world.send(at, 4 * PAGE) == pattern(4 * PAGE, round), "stale: thread {round}");
-        go.send(()).expect("it waits");
-        thread.join().expect("it ends");
+        go.send(()).expect("the thread waits");
+        thread.join().expect("the thread ends");
         *places.entry(at).or_insert(0) += 1;
     }
     let stats = world.cache.stats();
@@ -234,5 +234,5 @@ fn reused_stack_memory_is_registered_again() {
     // The memory below the stack pointer is returned, except the part that the call itself uses.
     advise(first, 12 * PAGE, libc::MADV_DONTNEED);
     assert_eq!(deeper(&world, 2), first);
-    assert!(world.cache.stats().misses > used, "registered anew");
+    assert!(world.cache.stats().misses > used, "memory was registered again");
 }

@@ -137,7 +137,7 @@ pub(crate) fn load(at: u64, len: u64) -> Vec<u8> {
 /// Returns the kilobytes that the kernel counts as pinned for this process.
 pub(crate) fn pinned_kilobytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("it is told");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("the status has this line");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct Oracle(Arc<Inner>);
 
 impl Oracle {
     pub(crate) fn new() -> Self {
-        let ring = IoUring::new(4).expect("io_uring is there");
+        let ring = IoUring::new(4).expect("io_uring is available");
         ring.submitter().register_buffers_sparse(BUFFERS).expect("a table");
         let table = Mutex::new(Table { ring, free: (0..BUFFERS).rev().collect() });
         Self(Arc::new(Inner { table, wire: memfd(0) }))
@@ -205,9 +205,9 @@ impl Oracle {
 fn transfer(ring: &mut IoUring, entry: &io_uring::squeue::Entry, len: u64) {
     // SAFETY: the kernel checks the addresses against the registered buffer, which stays until it is unregistered.
     unsafe { ring.submission().push(entry) }.expect("there is room");
-    ring.submit_and_wait(1).expect("it is submitted");
-    let completion = ring.completion().next().expect("it has completed");
-    assert_eq!(completion.result(), len as i32, "the transfer is whole");
+    ring.submit_and_wait(1).expect("the request is submitted");
+    let completion = ring.completion().next().expect("a completion");
+    assert_eq!(completion.result(), len as i32, "the transfer is complete");
 }
 
 impl Registrar for Oracle {
@@ -258,7 +258,7 @@ pub(crate) enum Outcome {
 }
 
 impl World {
-    /// Opens a world. Returns `None` and prints the reason if the kernel monitor is not available.
+    /// Opens the cache. Returns `None` and prints the reason if the kernel monitor is not available.
     pub(crate) fn open() -> Option<Self> {
         let alone = alone();
         let oracle = Oracle::new();
@@ -274,7 +274,7 @@ impl World {
     /// Makes one look-up for sending and receiving.
     pub(crate) fn get(&self, at: u64, len: u64) -> Use {
         let range = Range::new(at, len).expect("a range");
-        self.lane.get(range, Access::LOCAL_WRITE).expect("it can be registered")
+        self.lane.get(range, Access::LOCAL_WRITE).expect("the memory can be registered")
     }
 
     /// Makes look-ups until one returns a registration that is kept: other threads of the harness may prevent this by
@@ -309,9 +309,9 @@ impl World {
     /// Stores new bytes and checks that they are transferred, in both directions.
     pub(crate) fn transfers(&self, at: u64, len: u64, seed: u8) {
         store(at, &pattern(len, seed));
-        assert!(self.send(at, len) == pattern(len, seed), "sent something else than what lies at {at:#x}");
+        assert!(self.send(at, len) == pattern(len, seed), "the sent bytes differ from those at {at:#x}");
         self.receive(at, &pattern(len, seed ^ 0x55));
-        assert!(load(at, len) == pattern(len, seed ^ 0x55), "received elsewhere than at {at:#x}");
+        assert!(load(at, len) == pattern(len, seed ^ 0x55), "the received bytes are not at {at:#x}");
     }
 
     /// Registers memory, runs `change`, and transfers from it and to it again. An earlier operation that is still under
@@ -319,14 +319,14 @@ impl World {
     pub(crate) fn across(&self, at: u64, len: u64, change: impl FnOnce()) -> Outcome {
         store(at, &pattern(len, 1));
         let old = self.kept(at, len);
-        assert!(self.oracle.carry(old.local_key(), at, len) == pattern(len, 1), "registered something else");
+        assert!(self.oracle.carry(old.local_key(), at, len) == pattern(len, 1), "other memory was registered");
         change();
         store(at, &pattern(len, 2));
         let new = self.get(at, len);
         let sent = self.oracle.carry(new.local_key(), at, len);
         assert!(sent == pattern(len, 2), "stale: sent other bytes than those at {at:#x}");
         self.oracle.deliver(new.local_key(), at, &pattern(len, 3));
-        assert!(load(at, len) == pattern(len, 3), "stale: received elsewhere than at {at:#x}");
+        assert!(load(at, len) == pattern(len, 3), "stale: the received bytes are not at {at:#x}");
         let good = self.oracle.carry(old.local_key(), at, len) == pattern(len, 3);
         let outcome = match (new.local_key() == old.local_key(), good) {
             (true, _) => Outcome::Kept,
@@ -338,7 +338,7 @@ impl World {
         // Later changes of the memory are not tested.
         self.cache.flush();
         self.cache.sweep();
-        assert_eq!(self.oracle.registered(), 0, "what nobody uses is unpinned");
+        assert_eq!(self.oracle.registered(), 0, "unused registrations are unpinned");
         outcome
     }
 }
@@ -348,7 +348,7 @@ pub(crate) fn in_child(test: &str, environment: &[(&str, &str)]) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);
     command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-    let output = command.envs(environment.iter().copied()).output().expect("it starts");
+    let output = command.envs(environment.iter().copied()).output().expect("the process starts");
     let message = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success(), "{test}: {}\n{message}", output.status);
     assert!(message.contains("1 passed"), "there is no test {test}: {message}");

@@ -4,8 +4,8 @@
 //! * [`cases`]: the list of cases
 //! * `run`: runs one case over one provider and evaluates its result
 //!
-//! The runner of fabtests kills all processes on the machine with names that begin like one of its own. Therefore each
-//! case runs separately here, and is killed by its own process IDs.
+//! The runner of fabtests kills all processes on the machine whose names begin like those of its own programs.
+//! Therefore each case runs separately here, and is killed by its own process IDs.
 
 mod cases;
 mod run;

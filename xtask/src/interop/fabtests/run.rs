@@ -330,7 +330,7 @@ fn failed(all: &[RunningClient], statuses: &[Option<ExitStatus>]) -> CaseEnding 
 
 /// Returns percale's reason for a rejection, from the log of libfabric.
 fn refusal(printed: &str) -> Option<String> {
-    let reason = printed.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
+    let reason = printed.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no match: "));
     reason.map(|(_, reason)| reason.to_owned())
 }
 
@@ -354,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_found() {
-        let printed = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no answer: hints request this\n";
+        let printed = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no match: hints request this\n";
         assert_eq!(refusal(printed).as_deref(), Some("hints request this"));
-        assert_eq!(refusal("libfabric:1:2::core:core:x<warn> no answer: that"), None);
+        assert_eq!(refusal("libfabric:1:2::core:core:x<warn> no match: that"), None);
     }
 }

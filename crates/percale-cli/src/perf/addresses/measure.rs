@@ -14,7 +14,7 @@ use crate::perf::generator::next;
 
 /// The number of rounds of each comparison.
 pub(super) const ROUNDS: usize = 5;
-/// The number of rounds of libfabric. For a million addresses, each takes some seconds.
+/// The number of rounds of libfabric. For a million addresses, each takes several seconds.
 pub(super) const PEER_ROUNDS: usize = 3;
 /// The number of services of each node of a symmetric insertion.
 pub(super) const SERVICES: usize = 100;
@@ -36,7 +36,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Times `f` on the result of `make`. Records the memory that both have added.
+    /// Times `f` on the result of `make`. Records how much the resident memory has grown during both calls.
     fn add<T>(&mut self, make: impl FnOnce() -> Result<T>, f: impl FnOnce(&T) -> Result<()>) -> Result<T> {
         // Free memory that the allocator keeps would be reused, which would hide the growth.
         give_back();
@@ -74,7 +74,7 @@ pub(super) fn median(of: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// Makes a vector for an expected number of addresses (libfabric gets the number as well).
+/// Makes a vector for an expected number of addresses (libfabric's vector is made for the same number).
 pub(super) fn vector(expected: usize) -> Result<AddressVector> {
     AddressVector::new(VectorOptions { expected, ..VectorOptions::default() })
         .map_err(percale("creating an address vector"))
@@ -85,7 +85,7 @@ pub(super) fn addresses(count: usize) -> Vec<SocketAddr> {
     (FIRST..).take(count).map(|bits| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), PORT)).collect()
 }
 
-/// Measures one number of addresses. Memory is reported only for the largest number, which comes first.
+/// Measures one number of addresses. Memory is reported only for the largest number, which is measured first.
 pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<AddressLine>> {
     let v4 = addresses(count);
     let v6 = (0xfd00u128 << 112..).take(count).map(|bits| SocketAddr::new(Ipv6Addr::from_bits(bits + 1).into(), PORT));
@@ -175,7 +175,7 @@ fn read(words: &[u64]) -> u64 {
 }
 
 /// Returns the resident memory of this process in bytes, not including files (such as its code). /proc/self/statm is
-/// not used, because its value may lag behind by some hundred KiB.
+/// not used, because its value may lag behind by several hundred KiB.
 fn resident() -> Result<usize> {
     let file = "/proc/self/smaps_rollup";
     let text = std::fs::read_to_string(file).map_err(Failure::system(format!("reading {file}")))?;

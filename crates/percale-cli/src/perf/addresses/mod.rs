@@ -1,9 +1,9 @@
 //! `percale perf --addresses N`: the costs of addresses in an address vector, compared with libfabric's tcp provider.
 //!
-//! Both insert the same addresses, in turns, for N addresses and for a hundredth and a tenth of N. The results are the
-//! medians of the rounds. Bytes are the growth of the process's resident memory in the first round, after the allocator
-//! has returned all free memory. The growth includes the opening of the vector, except for ranges. Both are given the
-//! expected number of addresses. [`peer`] is libfabric's side.
+//! percale and libfabric insert the same addresses, in turns, for N addresses and for a hundredth and a tenth of N. The
+//! results are the medians of the rounds. Bytes are the growth of the process's resident memory in the first round,
+//! after the allocator has returned all free memory. The growth includes the opening of the vector, except for ranges.
+//! Both are given the expected number of addresses. [`peer`] is libfabric's side.
 
 mod measure;
 mod peer;
@@ -59,10 +59,10 @@ pub(crate) enum AddressOperation {
 impl AddressOperation {
     const fn name(self) -> &'static str {
         match self {
-            Self::Insert => "insert IPv4, an address",
-            Self::InsertV6 => "insert IPv6, an address",
+            Self::Insert => "insert an IPv4 address",
+            Self::InsertV6 => "insert an IPv6 address",
             Self::Lookup => "look up",
-            Self::Range => "insert a symmetric range, all",
+            Self::Range => "insert a whole symmetric range",
             Self::RangeLookup => "look up in a range",
             Self::Send => "post a message to one of 64 peers",
         }
@@ -75,7 +75,7 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let mut lines = Vec::new();
     let mut counts = vec![count, count / 10, count / 100];
     counts.retain(|count| *count >= SERVICES);
-    // The largest number comes first. Later numbers reuse freed memory.
+    // The largest number is measured first. Later numbers reuse freed memory.
     for &count in &counts {
         lines.extend(measure::measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())?);
     }
@@ -100,7 +100,10 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
         print_line(&text(&lines))?;
         print_line(&match &peer {
             Ok(peer) => {
-                format!("libfabric {}, {PEER_ROUNDS} rounds; ratio: how many times as much it takes.", peer.version())
+                format!(
+                    "libfabric {}, {PEER_ROUNDS} rounds; ratio: libfabric's value divided by percale's.",
+                    peer.version()
+                )
             }
             Err(why) => format!("libfabric's tcp provider is not measured: {why}"),
         })?;
@@ -135,7 +138,7 @@ fn text(lines: &[AddressLine]) -> String {
             ratio(line.peer_bytes, line.bytes),
         ]);
     }
-    let limit = "limit: reading any word of a plain array as large as the table";
+    let limit = "limit: reading a random word of a plain array as large as the table";
     format!(
         "{all}\nMedians of {ROUNDS} rounds. Lookups include choosing a random address, and follow an untimed pass; {limit}."
     )
@@ -176,8 +179,8 @@ fn picture(lines: &[AddressLine]) -> Result<String> {
         "Address vectors",
         &[
             panel("insertion of an IPv4 address", AddressOperation::Insert),
-            panel("lookup of any of them", AddressOperation::Lookup),
-            panel("insertion of a symmetric range, all of it", AddressOperation::Range),
+            panel("lookup of a random address", AddressOperation::Lookup),
+            panel("insertion of a whole symmetric range", AddressOperation::Range),
         ],
     )
 }

@@ -117,7 +117,7 @@ pub(super) fn give_back() {
 fn symbol(library: Pointer, name: &CStr) -> Result<Pointer, String> {
     // SAFETY: the library is open, and the text ends with a zero byte.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    if found.is_null() { Err(format!("it has no {}", name.to_string_lossy())) } else { Ok(found) }
+    if found.is_null() { Err(format!("the library has no function {}", name.to_string_lossy())) } else { Ok(found) }
 }
 
 impl Peer {

@@ -1,6 +1,9 @@
 //! The work of a member: posts collectives one after another, as MPI programs do, and checks their results.
 
-#![expect(unsafe_code, reason = "posts raw collectives on memory that outlives them; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw collectives on memory that outlives them; each block states why it is sound"
+)]
 
 use std::time::Instant;
 
@@ -128,7 +131,9 @@ impl Memory {
             let wanted = if job.what == CollectiveKind::Allreduce { sum } else { first };
             if found != wanted.to_ne_bytes() {
                 let what = job.what.name();
-                return Err(Failure::Data(format!("element {at} of {what} is {found:?} and not that of {wanted}")));
+                return Err(Failure::Data(format!(
+                    "element {at} of {what} has the bytes {found:?} instead of those of {wanted}"
+                )));
             }
         }
         Ok(())

@@ -56,7 +56,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     if let Some(bytes) = sizes.iter().find(|bytes| !bytes.is_multiple_of(size_of::<f64>())) {
         let size = units::size(*bytes);
         return Err(Failure::Usage(format!(
-            "--collectives --size {bytes}: sums are of a multiple of 8 bytes, not of {size}"
+            "--collectives --size {bytes}: the size of a sum must be a multiple of 8 bytes, not {size}"
         )));
     }
     let mut report = FigureReport::new(args.json, 2 + 2 * sizes.len())?;

@@ -66,14 +66,14 @@ pub(in crate::perf) fn member(session: &mut WorkerSession) -> Result<()> {
             ended.wait_since(SUMS, 0, Some(JOB_TIMEOUT))
         });
         let took = since.elapsed();
-        done.map_err(percale("a chain of sums"))?;
+        done.map_err(percale("waiting for a chain of sums"))?;
         for (round, mut sum) in (0..SUMS).zip(sums) {
-            let found = sum.wait_for(JOB_TIMEOUT).map_err(percale("a sum"))?.into_vec();
+            let found = sum.wait_for(JOB_TIMEOUT).map_err(percale("waiting for a sum"))?.into_vec();
             // The expected result is the sum of the numbers of all members, plus the number of the round for each
             // member.
             let wanted = (round * size + size * (size - 1) / 2) as f64;
             if found != wanted.to_ne_bytes() {
-                return Err(Failure::Data(format!("sum {round} is {found:?} and not that of {wanted}")));
+                return Err(Failure::Data(format!("sum {round} has the bytes {found:?} instead of those of {wanted}")));
             }
         }
         session.answer(took.as_nanos() as f64)?;

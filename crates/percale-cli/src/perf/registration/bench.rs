@@ -148,7 +148,7 @@ pub(super) fn source() -> io::Result<File> {
     File::open("/dev/zero")
 }
 
-/// Runs rounds until the time has elapsed, and at least `least` rounds. Each round gets its number.
+/// Runs rounds until the time has elapsed, and at least `least` rounds. `round` is called with the number of the round.
 pub(super) fn rounds(time: Duration, least: u32, mut round: impl FnMut(u32) -> io::Result<()>) -> io::Result<u32> {
     let start = Instant::now();
     let mut number = 0;

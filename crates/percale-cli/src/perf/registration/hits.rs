@@ -121,7 +121,7 @@ fn per_call(calls: usize, mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / calls as f64
 }
 
-/// Spreads a number over all bits.
+/// Hashes a number to 24 bits.
 const fn spread(number: u64) -> u64 {
     let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53) >> 40

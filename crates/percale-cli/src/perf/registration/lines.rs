@@ -52,7 +52,7 @@ impl Work {
     pub(super) const ALL: [Self; 3] = [Self::Call, Self::Mapping, Self::FilledMapping];
 }
 
-/// How a program that unmaps registered memory gets it deregistered (section VII of the paper).
+/// How registered memory is deregistered when a program unmaps it (section VII of the paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum DeregistrationMethod {
@@ -84,7 +84,7 @@ impl DeregistrationMethod {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum RegistrationLine {
-    /// Whether a monitor is available here, and the reason if it is not.
+    /// Whether a monitor is available here. If not, `reason` contains the reason.
     Monitor { monitor: String, available: bool, reason: String },
     /// One transfer into `bytes` of memory, with the cost of its registration: none, registering and deregistering, or
     /// a lookup.
@@ -142,8 +142,8 @@ pub(super) enum RegistrationLine {
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
     /// Work that does not involve registrations, without the monitor and with it.
     Other { monitor: String, process: WorkingProcess, work: Work, without: Figures, with: Figures, ratio: f64 },
-    /// Like `Other`, with only the monitor's records. Its reports at the beginning of calls, which some kernels also
-    /// need, are left out.
+    /// Like `Other`, with only the monitor's records. Its reports at the beginning of calls, which are also needed on
+    /// some kernels, are left out.
     RecordsAlone { monitor: String, process: WorkingProcess, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Mapping, registering, receiving into, unmapping and deregistering new memory.
     Change { monitor: String, bytes: usize, way: DeregistrationMethod, figures: Figures, ratio: f64 },

@@ -3,7 +3,7 @@
 //! The device is io_uring's fixed buffers. Each monitor is measured in a separate process ([`part`]), to which this
 //! process sends jobs: [`transfers`] (figure 1 of the paper), [`registrations`], [`hits`], the [`pieces`] of a miss,
 //! [`changes`]. This process also measures the cost of a monitor for processes that do not use it ([`others`]), both
-//! while other processes have loaded it and while they have not. The two sides of a comparison are always measured in
+//! while the part process has loaded the monitor and before. The two sides of a comparison are always measured in
 //! turns. [`text`] and [`picture`] display the [`lines`].
 
 mod bench;
@@ -41,7 +41,7 @@ const SECONDS: f64 = 0.4;
 /// The default sizes.
 const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
-/// The largest of these sizes that programs allocate repeatedly.
+/// The maximum size for which [`changes`] are measured. Programs seldom allocate larger memory repeatedly.
 const CHANGED: usize = 1 << 20;
 
 /// The number of times that a monitor is loaded to measure its cost for other processes.

@@ -1,4 +1,5 @@
-//! The process with the cache. A monitor remains loaded until its process ends, so each monitor has its own process.
+//! The process that contains the measured cache. A monitor remains loaded until its process ends, so each monitor has
+//! its own process.
 
 use std::io::{self, BufRead};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::{changes, hits, others, pieces, registrations, transfers};
 use crate::clock::Clock;
 use crate::worker::answer;
 
-/// The hidden subcommand.
+/// The name of the hidden subcommand that runs this process.
 pub(crate) const PART: &str = "registration-part";
 
 /// The jobs of the process. All jobs but the first two require the cache.
@@ -21,13 +22,13 @@ pub(super) enum RegistrationJob {
     /// Does work that does not involve the cache. The answer is `Result<Figures, String>`.
     Other { work: Work, seconds: f64 },
     /// Opens a cache with this monitor and drops the previous cache. For [`RECORDS_ALONE`], attaches the programs of
-    /// the monitor instead. The answer is a `String`: empty on success, otherwise the reason of the failure.
+    /// the monitor instead. The answer is a `String`: empty on success, otherwise the reason for the failure.
     Open { monitor: String },
     /// Executes a measurement. The answer is `Result<Vec<RegistrationLine>, String>`.
     Measure { what: Measurement, seconds: f64 },
 }
 
-/// The measurements.
+/// The measurements of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Measurement {
     Transfer { bytes: usize },

@@ -46,7 +46,7 @@ pub(super) fn picture(lines: &[RegistrationLine]) -> Result<String> {
         title: "transfers",
         axis: "bandwidth",
         show: units::bandwidth,
-        series: series(["registered in advance".into(), looked_up, "registered for each".into()], bandwidths),
+        series: series(["registered in advance".into(), looked_up, "registered for each transfer".into()], bandwidths),
     };
     let names = ["register and deregister", "the same, watched by the cache", "a miss of the cache (registers only)"];
     let time = Panel {
@@ -84,7 +84,9 @@ mod tests {
         }
         let picture = picture(&lines).unwrap();
         assert_eq!(picture.matches("<circle").count(), 4 * 6);
-        for part in ["registered in advance", "through the cache (bpf)", "registered for each", "bandwidth", "16 MiB"] {
+        for part in
+            ["registered in advance", "through the cache (bpf)", "registered for each transfer", "bandwidth", "16 MiB"]
+        {
             assert!(picture.contains(part), "no {part}");
         }
     }

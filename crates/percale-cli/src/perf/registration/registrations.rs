@@ -55,7 +55,7 @@ struct Timed {
     watched_and_back: Samples,
 }
 
-/// Registers a number of parts of a number of bytes each.
+/// A function that registers parts of the memory. The pair is the number of parts and the length of each in bytes.
 type Turn = fn(&RegistrationBench, &RegistrationMemory, (usize, usize), &mut Timed) -> io::Result<()>;
 
 fn plain(

@@ -37,8 +37,8 @@ pub(super) fn text(lines: &[RegistrationLine]) -> String {
             "Registrations",
             &["monitor", "size", "register", "missed", "p99", "p99", "ratio", "and deregister", "watched", "ratio"],
             registration,
-            "By the device alone and by a look-up that misses; with deregistering, by the device alone and by the cache's own\n\
-             calls for registrations of the application's.",
+            "Registration by the device alone, and by a look-up that misses. Registration and deregistration by the device alone,\n\
+             and by the cache's functions for explicit registration.",
         ),
         (
             "Fresh memory in each iteration",
@@ -51,7 +51,7 @@ pub(super) fn text(lines: &[RegistrationLine]) -> String {
             "Hits",
             &["monitor", "entries", "threads", "a hit", "slow", "its ioctl", "ratio"],
             hit,
-            "Random look-ups, including the end of the use. Slow ones took the lock. The ioctl is the query of such a hit alone,\n\
+            "Random look-ups, including the end of each use. Slow look-ups took the lock. The ioctl is the query of a hit alone,\n\
              in one thread and in the same number of threads.",
         ),
         (
@@ -66,7 +66,7 @@ pub(super) fn text(lines: &[RegistrationLine]) -> String {
             &["monitor", "process", "what", "without", "with", "ratio"],
             other,
             "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.\n\
-             Records alone: what bpf costs on kernels that free page tables late, and need no reports of when a call begins.",
+             Records alone: the cost of bpf on kernels that free page tables late and need no report of when a call begins.",
         ),
     ];
     let mut parts = Vec::new();
@@ -177,7 +177,7 @@ fn other(line: &RegistrationLine) -> Option<Vec<Cell>> {
     let work = match work {
         Work::Call => "a system call",
         Work::Mapping => "mmap and munmap",
-        Work::FilledMapping => "the same, filled",
+        Work::FilledMapping => "mmap and munmap, filled",
     };
     Some(vec![left(format!("{monitor}{alone}")), left(process), left(work), p50(without), p50(with), ratio(*times)])
 }

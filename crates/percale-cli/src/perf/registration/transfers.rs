@@ -69,7 +69,7 @@ impl Transfers<'_> {
         self.bench.lane.end(kept);
         if single {
             return Err(io::Error::other(format!(
-                "monitor {} keeps no registrations of such memory",
+                "monitor {} keeps no registrations of this kind of memory",
                 self.bench.monitor
             )));
         }

@@ -1,6 +1,9 @@
 //! The memory of the measured operations, allocated by percale or by the program.
 
-#![expect(unsafe_code, reason = "lends memory that this object keeps, and copies to and from it; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "lends memory that this object keeps, and copies to and from it; each block states why it is sound"
+)]
 
 use std::sync::atomic::AtomicU64;
 
@@ -74,8 +77,8 @@ impl Block {
     #[inline]
     pub(super) fn read(&self, at: usize, to: &mut [u8]) {
         let from = self.segment(at, to.len()).as_ptr();
-        // SAFETY: as in `write`. Data that others write at the same time is only compared, and read again if it may
-        // still be arriving.
+        // SAFETY: as in `write`. Data that the other side writes at the same time is only compared, and read again if
+        // it may still be arriving.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
     }
 
@@ -83,8 +86,9 @@ impl Block {
     #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len && 8 <= self.len - at, "a block has {} bytes", self.len);
-        // SAFETY: the word is within the memory, aligned, and valid as long as `self`. Others that access such a word
-        // at the same time also access it as a word, or it is read repeatedly until it has the awaited value.
+        // SAFETY: the word is within the memory, aligned, and valid as long as `self`. Concurrent accesses to such a
+        // word, by another thread or by the other side, are also accesses to a word. Otherwise this side reads the word
+        // repeatedly until it has the awaited value.
         unsafe { AtomicU64::from_ptr(self.base.wrapping_add(at).cast()) }
     }
 }

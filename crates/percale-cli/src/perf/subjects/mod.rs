@@ -48,7 +48,7 @@ impl MachinePlacement {
     fn shared(&self) -> Result<Shared> {
         match self {
             Self::Local(memory) => Shared::map(memory),
-            Self::Remote(..) => Err(Failure::Protocol("limits are measured on one machine".into())),
+            Self::Remote(..) => Err(Failure::Protocol("limits can be measured only on one machine".into())),
         }
     }
 }

@@ -94,10 +94,10 @@ impl Node {
             Some(entry) => entry.to_string(),
             None => error.to_string(),
         };
-        Failure::Percale { what: "carrying messages", why }
+        Failure::Percale { what: "polling the endpoint", why }
     }
 
-    /// Calls `post` until there is room for the operation. Meanwhile passes completions to the caller.
+    /// Calls `post` until there is room for the operation. Meanwhile passes completions to `take`.
     #[inline]
     pub(super) fn post(
         &mut self,

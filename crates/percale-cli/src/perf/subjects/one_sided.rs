@@ -5,7 +5,10 @@
 //! of the round, and then checks the contents. For put-latency, each side writes the other's memory and polls the last
 //! 8 bytes of its own, which count the messages.
 
-#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw operations on memory that this object owns; each block states why it is sound"
+)]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -61,7 +64,7 @@ pub(super) struct OneSided {
     /// For put-latency: the numbers of marks that were written and received.
     sent: u64,
     received: u64,
-    /// The minimum value that the next atomic operation may find, and whether all operations so far have found an
+    /// The minimum value that the next atomic operation may return, and whether all operations so far have returned an
     /// allowed value.
     next: u64,
     in_order: bool,
@@ -199,7 +202,7 @@ impl OneSided {
         })
     }
 
-    /// Checks the value that an atomic operation found.
+    /// Checks the value that an atomic operation returned.
     #[inline]
     fn found(&mut self) {
         let found = self.local.word(self.place(RESULT)).load(Relaxed);

@@ -4,7 +4,10 @@
 //! and streams use all slots of the window in turn. The slot after the last is for the answer to a stream. The memory
 //! of a slot is accessed only while no operation uses it.
 
-#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw operations on memory that this object owns; each block states why it is sound"
+)]
 
 use percale::{Domain, Entry, OpFlags, PeerAddress, Segment};
 

@@ -1,7 +1,7 @@
 //! A token that processes pass around only by deferred work. The receives, and the sends that wait for them, are queued
 //! before the token arrives.
 
-#![expect(unsafe_code, reason = "queues raw work on memory that outlives it; each block says why")]
+#![expect(unsafe_code, reason = "queues raw work on memory that outlives it; each block states why it is sound")]
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,10 @@
 //!
 //! A message has 8 bytes and contains its number, which the receiver checks.
 
-#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw operations on memory that this object owns; each block states why it is sound"
+)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -63,8 +66,8 @@ impl PairEndpoint {
         Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector, domain })
     }
 
-    /// Makes the send of a number. Numbers increase by one. When a number is posted, all messages more than [`AHEAD`]
-    /// before it must have arrived.
+    /// Makes the send of a number. Numbers increase by one. When a send is posted, all messages with numbers lower by
+    /// more than [`AHEAD`] must have arrived.
     pub(super) fn send(&mut self, number: u64) -> SendWork {
         let at = (number % PLACES) as usize * 64;
         self.out.write(at, &number.to_ne_bytes());
@@ -120,7 +123,7 @@ impl PairEndpoint {
             Ok(count) => Ok(count > 0 && entries[0].context == RECEIVED),
             Err(error) => {
                 let why = self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| entry.to_string());
-                Err(Failure::Percale { what: "carrying messages", why })
+                Err(Failure::Percale { what: "polling the endpoint", why })
             }
         }
     }
@@ -161,8 +164,8 @@ impl Waits {
         self.begun.store(OVER, Ordering::Release);
     }
 
-    /// For the far side: waits until the batch after `before` others has started, and calls `progress` meanwhile.
-    /// Returns false if there is no such batch.
+    /// For the far side: waits until batch number `before`, counted from 0, has started, and calls `progress`
+    /// meanwhile. Returns false if there is no such batch.
     pub(super) fn another(&self, before: u64, mut progress: impl FnMut() -> Result<()>) -> Result<bool> {
         self.until(|| progress().map(|()| self.begun.load(Ordering::Acquire) > before))?;
         Ok(self.begun.load(Ordering::Acquire) != OVER)

@@ -42,8 +42,8 @@ impl Order {
 }
 
 pub(super) const QUEUE: &str = "queue a counter operation";
-pub(super) const JUMP: &str = "fire it, all at once";
-pub(super) const STEPS: &str = "fire it, one by one";
+pub(super) const JUMP: &str = "fire all at once";
+pub(super) const STEPS: &str = "fire one by one";
 const PUSH: &str = "a push";
 
 /// The minimum data that a queue must keep for each operation.
@@ -113,7 +113,7 @@ fn each(clock: &Clock, count: u64, what: impl FnOnce()) -> f64 {
     clock.nanoseconds(clock.now().wrapping_sub(start)) / count as f64
 }
 
-/// Returns the nanoseconds of a function call.
+/// Returns the time of a function call in nanoseconds.
 pub(super) fn call_ns(clock: &Clock) -> f64 {
     const CALLS: u64 = 1000;
     let rounds: Samples = (0..1000).map(|_| each(clock, CALLS, || call(CALLS))).collect();

@@ -37,7 +37,7 @@ impl Writer {
     fn variable(self, domain: &Domain) -> Result<Variable> {
         match self {
             Self::Thread => Ok(domain.variable()),
-            Self::Stream(device) => domain.device_variable(device).map_err(percale("a variable for a device")),
+            Self::Stream(device) => domain.device_variable(device).map_err(percale("creating a variable for a device")),
         }
     }
 
@@ -48,7 +48,9 @@ impl Writer {
                 variable.write();
                 Ok(())
             }
-            Self::Stream(device) => device.write_variable(variable).map_err(percale("a device's store")),
+            Self::Stream(device) => {
+                device.write_variable(variable).map_err(percale("writing a variable from a device"))
+            }
         }
     }
 }

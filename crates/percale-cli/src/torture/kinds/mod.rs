@@ -174,7 +174,7 @@ fn dev_zero(flags: i32) -> io::Result<Memory> {
 /// to it kills the process.
 fn huge_pages() -> io::Result<()> {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")?;
-    // The memory is mapped, moved, and mapped again.
+    // 16 pages are sufficient for memory that is mapped, moved, and mapped again.
     if free.trim().parse().unwrap_or(0) < 16 {
         let what = "fewer than 16 free huge pages (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)";
         return Err(io::Error::other(what));
@@ -201,7 +201,7 @@ fn sealed() -> io::Result<Memory> {
     let shape = MemoryShape::small();
     let sealed = Sealed::new(shape.bytes() as usize)?;
     let whole = sealed.range();
-    // The addresses are never reused, and the memory must not be accessed again.
+    // Dropping the object would return the memory to pindown's pool. Its addresses must never be reused.
     std::mem::forget(sealed);
     Ok(Memory::adopted(whole, shape.registered(whole.start())?, Origin::Sealed))
 }

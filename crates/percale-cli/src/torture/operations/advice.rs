@@ -1,4 +1,4 @@
-//! Operations that give advice, lock memory, or change rights.
+//! Operations that advise the kernel about memory (madvise(2)), lock memory, or change rights.
 
 use std::io;
 
@@ -119,7 +119,7 @@ pub(super) const ALL: &[Operation] = &[
     }),
     own("mseal", ExecutionMode::Once, |memory, _| {
         if matches!(memory.origin, Origin::Stack(_)) {
-            return Err(io::Error::other("its thread could not exit"));
+            return Err(io::Error::other("a thread whose stack is sealed cannot exit"));
         }
         memory.memory_range.call(libc::SYS_mseal, memory.registered, [0; 4])?;
         if matches!(memory.origin, Origin::Mapped | Origin::Segment(_)) {

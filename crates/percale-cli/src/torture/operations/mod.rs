@@ -38,7 +38,7 @@ pub(super) enum ExecutionMode {
     Call,
     /// By this process, with additional effects.
     Once,
-    /// By this process, which maps memory for it at an address that the kernel chooses.
+    /// By this process, which maps memory for the operation at an address that the kernel chooses.
     Maps,
     /// By another process.
     Other,

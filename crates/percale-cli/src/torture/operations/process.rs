@@ -40,7 +40,7 @@ pub(super) const ALL: &[Operation] = &[
     any("vfork and exec", ExecutionMode::Maps, |_, _| {
         let mut command = Command::new("/proc/self/exe");
         let status = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status()?;
-        if status.success() { Ok(()) } else { Err(io::Error::other(format!("the child: {status}"))) }
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("the child ended with {status}"))) }
     }),
     any("thread starts and ends", ExecutionMode::Maps, |_, _| {
         let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {})?;

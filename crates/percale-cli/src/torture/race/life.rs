@@ -38,7 +38,7 @@ fn new_namespace() -> io::Result<()> {
 /// Runs `work` in a fork of this process, which must have only this thread.
 fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (mut answer, mut answering) = io::pipe()?;
-    // SAFETY: this is the only thread of the process, so the child waits for no other.
+    // SAFETY: this is the only thread of the process, so no other thread holds a lock that the child needs.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {

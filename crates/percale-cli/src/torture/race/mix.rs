@@ -107,7 +107,7 @@ mod tests {
         for (number, choice) in choices.iter().enumerate() {
             assert!(all.iter().any(choice) && !all.iter().all(choice), "choice {number}");
         }
-        let text = all.iter().find(|mix| mix.closes).map(Mix::to_string).expect("one closes");
+        let text = all.iter().find(|mix| mix.closes).map(Mix::to_string).expect("a mix that closes descriptors");
         assert!(text.contains("descriptors closed") && text.contains("Call"), "{text}");
     }
 }

@@ -86,10 +86,10 @@ impl Region {
 
     pub(super) fn name_of_last(&self) -> String {
         let name = match self.last.load(Ordering::Acquire) {
-            MADE_ANEW => "made anew",
-            BETWEEN => "munmap all, mapped anew by another thread before it returned",
+            MADE_ANEW => "recreated",
+            BETWEEN => "munmap all, mapped again by another thread before it returned",
             NOTHING => "nothing",
-            SUBMITTED_BEFORE => "io_uring's change that was submitted before the cache was opened",
+            SUBMITTED_BEFORE => "an io_uring change submitted before the cache was opened",
             number => self.operations.get(number).map_or("", |operation| operation.name),
         };
         format!("{}, {name}", self.kind.name)

@@ -93,7 +93,7 @@ fn measured(plan: &RunPlan) -> (Done, Verdict, usize) {
     let after = ResourceCounts::settled(&before);
     if !after.is_within(&before) {
         let text = format!("before {before:?}, after {after:?}");
-        return (done, Err(Fault::new("descriptors, mappings or threads kept", text)), step);
+        return (done, Err(Fault::new("descriptors, mappings or threads leaked", text)), step);
     }
     if plan.settings.transport == RunTransport::Sim && !done.forgot && heap::bytes() > bytes {
         // An object that is created once per process is not a leak, and neither is one that grows only at first.

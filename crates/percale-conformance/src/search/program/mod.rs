@@ -1,4 +1,4 @@
-//! The main program. It executes runs in helper processes for a given time, shortens those that found a fault, and
+//! The main program. It executes runs in helper processes for a given time, shortens the runs that found a fault, and
 //! reports the results.
 //!
 //! A helper executes one run after another and reports them line by line (`child`). Its last line contains the seed of
@@ -24,16 +24,16 @@ Random operations and random lifecycle events, checked against a model.
 
 percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|verbs|all] [--json]
 
-  --minutes N      how long (default 1; fractions are allowed)
-  --seed S         the first seed; further runs count up from it (default: from the clock)
-  --transport T    where (default all; several are separated by commas); verbs needs a double of libibverbs,
-                   libpercale_verbs_double.so beside this program or named by PERCALE_VERBS_LIBRARY
-  --json           the result as one JSON object on standard output
+  --minutes N      the duration of the search (default 1; fractions are allowed)
+  --seed S         the first seed, incremented for each further run (default: from the clock)
+  --transport T    the transports, separated by commas (default all); verbs needs a test double of libibverbs:
+                   libpercale_verbs_double.so next to this program, or the file that PERCALE_VERBS_LIBRARY names
+  --json           prints the result as one JSON object to standard output
   --long           long runs: more operations, and fewer lifecycle events among them
-  --no-shrink      does not shorten runs that found something
+  --no-shrink      does not shorten runs that found a fault
 
 percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of a run, and executes it
-percale-search shorten TRANSPORT SEED           shortens a run that finds something
+percale-search shorten TRANSPORT SEED           shortens a run that finds a fault
 ";
 
 /// The interval at which a search prints its progress to standard error.
@@ -51,7 +51,7 @@ struct FoundFault {
     fault: Fault,
     /// The number of runs that found a fault of this kind.
     count: u64,
-    /// The steps that are sufficient, and the original number of steps.
+    /// The steps that are sufficient to reproduce the fault, and the original number of steps.
     shrunk: Option<(Vec<usize>, usize)>,
     /// The time from the start until it was found.
     after: Duration,
@@ -71,7 +71,7 @@ fn transport(name: &str) -> Option<RunTransport> {
     RunTransport::ALL.into_iter().find(|one| one.name() == name)
 }
 
-/// Returns the reason why a transport cannot be tested here, if it cannot.
+/// Returns the reason why a transport cannot be tested here, or `None` if it can be tested.
 fn missing(transport: RunTransport) -> Option<&'static str> {
     let is_missing = transport == RunTransport::Verbs && double::path().is_none();
     is_missing.then_some("verbs: there is no double of libibverbs (cargo build -p percale-verbs-double)")
@@ -108,7 +108,7 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--json" => options.json = true,
             "--no-shrink" => options.shrink = false,
             "--long" => options.long = true,
-            other => return Err(format!("{other} is no option\n\n{HELP}")),
+            other => return Err(format!("unknown option {other}\n\n{HELP}")),
         }
     }
     if options.long {

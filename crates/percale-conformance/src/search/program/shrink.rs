@@ -34,7 +34,8 @@ pub(super) fn indices(text: &str) -> Vec<usize> {
     text.split(',').filter_map(part).flatten().collect()
 }
 
-/// Returns the steps that are sufficient, and the original number of steps. Returns `None` if the fault does not recur.
+/// Returns the steps that are sufficient to reproduce the fault, and the original number of steps. Returns `None` if
+/// the fault does not recur.
 pub(super) fn shrink(
     transport: RunTransport,
     seed: u64,

@@ -26,13 +26,13 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SANITIZER: &str = "ERROR: AddressSanitizer";
 const REPORTED: usize = 40;
 
-/// The kinds of faults, by the names that the helper writes.
+/// The kinds of faults, under the names that the helper prints.
 const KINDS: [&str; 32] = [
     "unknown context",
     "ended twice",
     "silent success reported",
     "failed without a cause",
-    "nameless message",
+    "message without identity",
     "bytes that were not sent",
     "arrived twice",
     "wrong endpoint",
@@ -43,7 +43,7 @@ const KINDS: [&str; 32] = [
     "wrong source",
     "wrong bytes",
     "wrong order",
-    "written beside",
+    "written outside",
     "written after its end",
     "address not released",
     "refused without a cause",
@@ -88,7 +88,7 @@ pub(super) fn batch(transport: RunTransport, seed: u64, time: Duration, kept: Op
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("a helper");
     let (lines, printed) = channel();
-    let output = child.stdout.take().expect("it is piped");
+    let output = child.stdout.take().expect("the output is piped");
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             if lines.send(line).is_err() {
@@ -96,7 +96,7 @@ pub(super) fn batch(transport: RunTransport, seed: u64, time: Duration, kept: Op
             }
         }
     });
-    let errors = child.stderr.take().expect("it is piped");
+    let errors = child.stderr.take().expect("the output is piped");
     let errors = std::thread::spawn(move || {
         let lines: Vec<String> = BufReader::new(errors).lines().map_while(Result::ok).collect();
         match lines.iter().position(|line| line.contains(SANITIZER)) {

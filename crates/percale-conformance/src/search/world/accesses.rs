@@ -29,7 +29,7 @@ pub(super) const WORDS: usize = 2;
 enum Content {
     /// The data that this operation wrote.
     Of(u64),
-    /// This number.
+    /// A word with this value.
     Word(u64),
     /// Unknown, because an operation failed.
     Unknown,
@@ -375,7 +375,7 @@ impl World {
             AccessKind::Write | AccessKind::Read => self.post_transfer(entered, flags)?,
             AccessKind::Add(..) | AccessKind::Swap(..) => self.post_atomic(entered, flags)?,
         };
-        // If there is a result buffer, it is the first.
+        // If there is a result buffer, it is the first buffer.
         results.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
         self.lent.insert(id, results);
         for lent in sources {
@@ -494,13 +494,13 @@ impl World {
             (AccessKind::Add(operand, fetches), Content::Word(value)) => {
                 known.blocks[block] = Content::Word(value.wrapping_add(operand));
                 if fetches && word(&bytes) != value {
-                    return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
+                    return wrong(format!("the operation fetched {:#x} instead of {value:#x}", word(&bytes)));
                 }
             }
             (AccessKind::Swap(expected, new), Content::Word(value)) => {
                 known.blocks[block] = Content::Word(if expected == value { new } else { value });
                 if word(&bytes) != value {
-                    return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
+                    return wrong(format!("the operation fetched {:#x} instead of {value:#x}", word(&bytes)));
                 }
             }
             _ => {}

@@ -19,7 +19,7 @@ struct DeferredAddition {
     threshold: u64,
     to: usize,
     count: u64,
-    /// Whether it was neither executed nor cancelled yet.
+    /// Whether it has been neither executed nor cancelled so far.
     waits: bool,
 }
 
@@ -79,7 +79,7 @@ impl World {
                 let cancelled = owner.cancel_work(&work.id);
                 let expected = std::mem::replace(&mut work.waits, false);
                 if cancelled != expected {
-                    let text = format!("cancelling deferred work gave {cancelled}, and it waited: {expected}");
+                    let text = format!("cancelling deferred work returned {cancelled} instead of {expected}");
                     return Err(Fault::new("deferred work", text));
                 }
             }
@@ -96,7 +96,7 @@ impl World {
                     expected += 1;
                 }
                 if flushed != expected {
-                    let text = format!("flushing took {flushed} back of {expected} that waited");
+                    let text = format!("flushing removed {flushed} operations instead of {expected}");
                     return Err(Fault::new("deferred work", text));
                 }
             }

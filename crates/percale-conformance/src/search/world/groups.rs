@@ -91,8 +91,8 @@ impl World {
                         let (life, _) = self.port(place)?;
                         Some(Member { place, life, id: None, is_joined: false, posted: 0 })
                     });
-                    // A member that joins the same list again is paired with joins for an earlier group that other
-                    // members have not posted yet.
+                    // If a member has not joined an earlier group, its next join of the same list is paired with the
+                    // joins of the other members for that group.
                     let owes = |group: &Group| group.members.iter().any(|member| member.id.is_none());
                     let is_broken = self.settings.breaks
                         || self.seats.iter().any(|opened_endpoint| opened_endpoint.was_closed)
@@ -162,7 +162,7 @@ impl World {
                 let group =
                     self.groups.past.iter_mut().chain(&mut self.groups.current).find(|one| one.number == number);
                 let Some(group) = group else {
-                    return Err(Fault::new("unknown context", format!("{event:?} is of no group")));
+                    return Err(Fault::new("unknown context", format!("{event:?} belongs to no group")));
                 };
                 let is_broken = group.is_broken;
                 if let Some(member) =
@@ -258,21 +258,24 @@ impl World {
         let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) else { return Ok(()) };
         let found = lent.read(8, 8).try_into().map_or(0, u64::from_le_bytes);
         if is_good && found != sum {
-            return Err(Fault::new("wrong bytes", format!("collective {id} gave the sum {found}, which is {sum}")));
+            return Err(Fault::new(
+                "wrong bytes",
+                format!("collective {id} returned the sum {found} instead of {sum}"),
+            ));
         }
         Ok(())
     }
 
-    /// Makes members join, and post the operations that other members have already posted, also in groups with a closed
-    /// member. After that, all posted operations must end.
+    /// Makes the members of the current group join it. Makes the members of all groups, including groups with a closed
+    /// member, post the operations that other members have already posted. After that, all posted operations must end.
     pub(super) fn complete_groups(&mut self) -> Verdict {
         self.look_at_events()?;
         let mut late = Vec::new();
         let closed = || self.groups.past.iter().filter(|group| !group.is_left).map(|group| (group, false));
         let groups = || closed().chain(self.groups.current.iter().map(|group| (group, true)));
         let most_of = |group: &Group| group.members.iter().map(|member| member.posted).max().unwrap_or(0);
-        // In a broken group the join of a member may be paired with joins of other numbers, so the members post the
-        // same count under each number.
+        // The join of a member for a broken group may be paired with joins for groups with other numbers. Therefore the
+        // members post the same number of operations in each group.
         let most_of_all = groups().map(|(group, _)| most_of(group)).max().unwrap_or(0);
         for (group, forms) in groups() {
             let most = if group.is_broken { most_of_all } else { most_of(group) };

@@ -329,7 +329,7 @@ impl World {
             if place_of(found) == buffer || buffer == (0, 0) {
                 return Ok(());
             }
-            let text = format!("{what} {id} owned {buffer:x?} (address, bytes) and gave {:x?} back", place_of(found));
+            let text = format!("{what} {id} owned {buffer:x?} (address, bytes) and returned {:x?}", place_of(found));
             Err(Fault::new("foreign buffer", text))
         };
         let (found, result) = match outcome {
@@ -345,7 +345,7 @@ impl World {
             HandleOutcome::Buffer(found) => {
                 ours(&found)?;
                 if let Some(why) = found.as_slice().and_then(|bytes| payload::describe(id, bytes)) {
-                    return Err(Fault::new("wrong bytes", format!("the buffer that {what} {id} gave back: {why}")));
+                    return Err(Fault::new("wrong bytes", format!("the buffer returned by {what} {id}: {why}")));
                 }
                 (Some(found), Ok(()))
             }
@@ -438,8 +438,8 @@ impl World {
         self.ledger.arrive((life, EndpointAddress(place as u32)), id, report).map(|_| ())
     }
 
-    /// Polls the handles, after a cancellation if `cancel` is set, and checks the results. Returns the number of
-    /// operations that have not ended.
+    /// Polls the handles and checks the results. If `cancel` is set, first cancels the operations. Returns the number
+    /// of operations that have not ended.
     pub(super) fn settle_handles(&mut self, cancel: bool) -> Verdict<usize> {
         let mut left = 0;
         for slot in 0..self.held.len() {

@@ -81,7 +81,7 @@ impl World {
         })));
     }
 
-    /// Closes an endpoint. Its handles are dropped or forgotten before.
+    /// Drops or forgets the handles of an endpoint, and then closes the endpoint.
     pub(super) fn close(&mut self, place: usize, forget: bool) -> Verdict {
         let Some(life) = self.seats[place].open.as_ref().map(|open| open.life) else { return Ok(()) };
         self.let_go_of_handles(life, forget);
@@ -93,7 +93,7 @@ impl World {
         self.set_calls();
         open.port.close();
         self.regions.closed(life);
-        // Operations posted there may never end, but their memory belongs to the application again.
+        // Operations of the closed endpoint may never end, but their memory belongs to the application again.
         let theirs: Vec<u64> = self.ledger.pending_of(life);
         self.ledger.harm(Some(EndpointAddress(place as u32)), Some(life));
         let seating = self.settings.seats[place];

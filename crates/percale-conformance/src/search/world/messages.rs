@@ -277,7 +277,7 @@ impl World {
         let fits = |message: &Message| message.to == EndpointAddress(at as u32) && receive.criteria.fits(message);
         let harmed =
             self.ledger.messages().any(|(_, message)| message.may_be_lost && message.arrivals == 0 && fits(message));
-        // The receive has the same context. In the ledger, it continues the claim.
+        // The receive has the same context as the claim. In the ledger, both are one operation.
         if let Some(operation) = self.ledger.operation_mut(id) {
             (operation.is_over, operation.what) = (false, if discard { "claimed discard" } else { "claimed receive" });
             // The sender may have been closed since the claim.

@@ -135,7 +135,7 @@ pub struct Done {
     pub forgot: bool,
 }
 
-/// The world of a run.
+/// The state of a run: its endpoints and memory, and the model with the expected results.
 pub(super) struct World {
     settings: Settings,
     network: Option<Network>,
@@ -177,7 +177,7 @@ pub(super) struct World {
 const PORTS: u16 = 1000;
 
 impl World {
-    /// Makes the world for these settings, and opens every place.
+    /// Creates the state for these settings, and opens every place.
     fn new(settings: &Settings) -> Verdict<Self> {
         let network = (settings.transport == RunTransport::Sim).then(|| {
             let options = SimOptions {
@@ -271,7 +271,7 @@ impl World {
             Some(place) => Ok(Some(*place)),
             None => Err(Fault::new(
                 "wrong source",
-                format!("{peer:?} was reported as a source but is no endpoint's address"),
+                format!("{peer:?} was reported as a source but is not the address of an endpoint"),
             )),
         }
     }
@@ -396,7 +396,7 @@ impl Drop for World {
 /// Returns the message of a panic.
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }
 
 /// Executes a run. Returns the amount of work, the verdict, and the step at which the run ended.

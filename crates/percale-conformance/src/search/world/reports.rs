@@ -55,7 +55,7 @@ impl World {
             Ok(count) => entries[..count].iter().try_for_each(|entry| self.reported(Some(at), Ok(entry))),
             Err(_) => match on!(port, endpoint => endpoint.read_error()) {
                 Some(error) => self.reported(Some(at), Err(&error)),
-                None => Err(Fault::new("no error", "a poll reported an error entry, but there is none")),
+                None => Err(Fault::new("no error", "a poll reported an error entry, but none exists")),
             },
         }
     }
@@ -68,7 +68,7 @@ impl World {
             Ok(count) => entries[..count].iter().try_for_each(|entry| self.reported(None, Ok(entry))),
             Err(_) => match queue.read_error() {
                 Some(error) => self.reported(None, Err(&error)),
-                None => Err(Fault::new("no error", "a read reported an error entry, but there is none")),
+                None => Err(Fault::new("no error", "a read reported an error entry, but none exists")),
             },
         }
     }
@@ -84,7 +84,7 @@ impl World {
         let Some(operation) = self.ledger.operation(id).cloned() else {
             return Err(Fault::new(
                 "unknown context",
-                format!("{report:?} is reported, and nothing of the kind was posted"),
+                format!("{report:?} is reported, but no such operation was posted"),
             ));
         };
         let result = report.map(|_| ()).map_err(|error| (error.error, error.text.as_ref()));

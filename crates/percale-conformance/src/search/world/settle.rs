@@ -131,9 +131,9 @@ impl World {
         missing.map(|(id, _)| id).min()
     }
 
-    /// Returns a function that checks whether a message may still wait: because it was claimed and not received, or
-    /// behind a fence for such a message. An unordered message was posted when it was triggered, possibly after all
-    /// others.
+    /// Returns a function that checks whether a message may still be waiting, either because it was claimed and not
+    /// received, or because it follows a fence that waits for such a message. An unordered message was posted when it
+    /// was triggered, possibly after all other messages.
     ///
     /// The claimed messages are collected once, because a run has thousands of messages and every round makes this
     /// check.
@@ -239,7 +239,7 @@ impl World {
         if waker::live() > self.wakers && !self.done.forgot {
             return Err(Fault::new(
                 "wakers kept",
-                format!("{} wakers are kept though no operation is under way", waker::live() - self.wakers),
+                format!("{} wakers are kept although no operation is in progress", waker::live() - self.wakers),
             ));
         }
         for place in 0..self.seats.len() {

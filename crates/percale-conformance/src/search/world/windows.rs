@@ -78,7 +78,8 @@ impl World {
                 if let Some(window) = known.window.take()
                     && what == WindowStep::Close
                 {
-                    // The call waits for peers that make no progress meanwhile. The future is dropped then.
+                    // If a peer is in the middle of an access, the call waits until the timeout, because peers make no
+                    // progress meanwhile. It then returns the window, which is dropped here.
                     _ = window.close();
                 }
                 Ok(())

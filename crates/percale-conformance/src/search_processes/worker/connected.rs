@@ -1,8 +1,8 @@
 //! Endpoints of one connection each. A worker listens, connects to the listeners of other workers, and ends connections
 //! at any time.
 //!
-//! A connection delivers all messages of each end, in order, until it ends. After that, every operation on its
-//! endpoints has ended.
+//! Until a connection ends, it delivers all messages of both sides in order. Then every operation on its endpoints
+//! ends.
 
 #![expect(unsafe_code, reason = "takes back the endpoints that futures borrowed")]
 
@@ -229,12 +229,12 @@ impl ConnectionEnd {
         }
     }
 
-    /// Handles a rejected operation. The connection has ended, and an event must report this before a time limit.
+    /// Handles a rejected operation. The connection has ended, and an event must report this within a time limit.
     fn doubt(&mut self, ledger: &mut WorkerLedger, error: &str) {
         let since = *self.refused.get_or_insert_with(Instant::now);
         if self.over.is_none() && since.elapsed() > OPERATION_TIMEOUT {
             self.refused = Some(Instant::now() + OPERATION_TIMEOUT * 100);
-            ledger.fault(&format!("connection {} refuses operations and is not reported to be over: {error}", self.id));
+            ledger.fault(&format!("connection {} rejects operations, but its end was not reported: {error}", self.id));
         }
     }
 
@@ -279,7 +279,8 @@ impl ConnectionEnd {
         }
     }
 
-    /// Handles the arrival of a message. Its number is that of the receive at the other end.
+    /// Handles the arrival of a message. `number` is the number of the receive, which is also the number of the message
+    /// if no earlier message is missing.
     fn arrived(&mut self, ledger: &mut WorkerLedger, number: u64, received: &Received) {
         ledger.counts.received += 1;
         let Some(data) = received.data else {
@@ -295,7 +296,7 @@ impl ConnectionEnd {
         if u64::from(identity.number) > number {
             self.gap.get_or_insert_with(Instant::now);
         }
-        // Receives in posting order receive messages in sending order, each exactly once.
+        // The receives, in posting order, must get the messages in sending order, each exactly once.
         let before = self.taken.range(..number).next_back().is_none_or(|(_, taken)| *taken < identity.number);
         let behind = self.taken.range(number..).next().is_none_or(|(_, taken)| identity.number < *taken);
         self.taken.insert(number, identity.number);
@@ -334,7 +335,7 @@ impl ConnectionEnd {
             && !self.sends.is_empty()
         {
             self.over = Some(Instant::now() + OPERATION_TIMEOUT * 100);
-            ledger.fault(&format!("connection {id} is over, and {} of its sends have not ended", self.sends.len()));
+            ledger.fault(&format!("connection {id} has ended, but {} of its sends have not", self.sends.len()));
         }
         if self.over.is_none() && self.gap.is_some_and(|since| since.elapsed() > OPERATION_TIMEOUT) {
             self.over = Some(Instant::now());

@@ -138,7 +138,7 @@ impl<A: Open> Worker<A> {
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
             libc::sock_filter { code: 0x15, jt: 3, jf: 0, k: create },
             libc::sock_filter { code: 0x15, jt: 0, jf: 3, k: map },
-            // Loads the fourth argument, of which MAP_SHARED is the lowest bit.
+            // Loads the fourth argument. Its lowest bit is MAP_SHARED.
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 40 },
             libc::sock_filter { code: 0x45, jt: 0, jf: 1, k: libc::MAP_SHARED as u32 },
             libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::ENOMEM as u32 },
@@ -200,7 +200,7 @@ impl<A: Open> Worker<A> {
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}
         self.happened();
-        self.ledger.note(|| "takes signals".into());
+        self.ledger.note(|| "handles signals".into());
         // SAFETY: all fields of this structure may be zero.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = nothing as *const () as usize;

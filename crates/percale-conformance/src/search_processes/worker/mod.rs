@@ -138,7 +138,7 @@ impl<A: Open> Worker<A> {
         let plan = &ledger.plan;
         let builder = percale::Info::discover().expect("discovery").domain();
         let builder = builder.transport(plan.transport.parse().expect("a transport"));
-        // A peer may be stopped for eight seconds while others connect to it.
+        // A peer may be stopped for eight seconds while other workers connect to it.
         let builder = builder.connect_timeout(OPERATION_TIMEOUT / 2);
         let builder = if plan.cap > 0 { builder.unexpected_cap(plan.cap) } else { builder };
         let builder = if A::THREADS && seed & 1 == 0 { builder.progress(Progress::Automatic) } else { builder };
@@ -438,7 +438,7 @@ impl<A: Open> Worker<A> {
         self.closing
     }
 
-    /// Waits as an application might, because there is no work.
+    /// Waits in a random way: sleeps until a task is woken, yields, or waits on an endpoint.
     fn rest(&mut self, busy: bool) {
         let rarely = if self.next_id & 64 == 0 { 8 } else { 200 };
         let has_tasks = self.stations.iter().any(|worker_endpoint| !worker_endpoint.tasks.is_empty());

@@ -1,4 +1,4 @@
-//! The windows of a worker, which it binds, revokes and binds again while others write through them.
+//! The windows of a worker, which it binds, revokes and binds again while other workers write through them.
 //!
 //! The regions of the windows give peers no access rights. Therefore the memory must not change while no window is
 //! bound to it.
@@ -94,7 +94,7 @@ impl<A: Open> Worker<A> {
                     if let Some(first) = (0..now.len()).find(|&byte| now[byte] != before[byte]) {
                         let after = since.elapsed();
                         self.ledger.fault(&format!(
-                            "byte {first} of {} was written through a window {after:?} after it was taken back, or earlier",
+                            "byte {first} of {} was written through a window {after:?} after its revocation, or earlier",
                             now.len()
                         ));
                     }
@@ -118,7 +118,7 @@ impl<A: Open> Worker<A> {
             }
             Err(error) if since.elapsed() > OPERATION_TIMEOUT => {
                 window_region.state = BindingState::Leaving(Instant::now() + OPERATION_TIMEOUT * 100);
-                self.ledger.fault(&format!("a window is not taken back for {OPERATION_TIMEOUT:?}: {error}"));
+                self.ledger.fault(&format!("a window could not be revoked for {OPERATION_TIMEOUT:?}: {error}"));
             }
             Err(_) => {}
         }
@@ -142,7 +142,7 @@ impl<A: Open> Worker<A> {
             let mut window = Some(window);
             while let Some(Err(busy)) = window.take().map(Window::close) {
                 if Instant::now() > until {
-                    self.ledger.fault("a window is not closed: a peer does not move");
+                    self.ledger.fault("a window cannot be closed: a peer makes no progress");
                     std::mem::forget(busy);
                     break;
                 }

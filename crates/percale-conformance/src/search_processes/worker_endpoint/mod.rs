@@ -29,7 +29,7 @@ const REQUEST: u64 = 1 << 48;
 /// The size of a cell of a region. The first word of a cell is the region's tag.
 pub(super) const CELL: usize = 64;
 
-/// How long the last answers are waited for if they may have been lost.
+/// How long a worker waits for the last answers if they may have been lost.
 const FINISH_LIMIT: Duration = Duration::from_secs(3);
 
 /// A request that waits for its answer.
@@ -60,7 +60,7 @@ pub(super) struct WorkerEndpoint<A: Ownership + 'static> {
     pub(super) tasks: Vec<Task>,
     calls: HashMap<u64, Call>,
     next_call: u64,
-    /// Requests that were given up, for which no receive of a late answer is posted yet.
+    /// Abandoned requests for which no receive of a late answer is posted yet.
     given_up: Vec<u64>,
     /// Requests that must be answered: peer, tag and length of each.
     owed: Vec<(PeerAddress, u64, usize)>,
@@ -115,7 +115,7 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
     pub(super) fn receive(&mut self, ledger: &mut WorkerLedger, late: bool) {
         for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI, BAD] {
             let wanted = match class {
-                // Answers to requests that were given up are received, so that their sends complete.
+                // Answers to abandoned requests are received, so that their sends complete.
                 ANSWER if ledger.finishing.is_some() && self.calls.is_empty() => 2,
                 ANSWER => 0,
                 UNTAGGED | TAGGED => 5,
@@ -362,8 +362,8 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
         self.receive_late_answers(ledger);
     }
 
-    /// Receives answers to requests that were given up. This cannot wait, because the sender may wait until its answer
-    /// is received.
+    /// Receives answers to abandoned requests. They must be received soon, because the sender of an answer may wait
+    /// until it is received.
     pub(super) fn receive_late_answers(&mut self, ledger: &mut WorkerLedger) {
         while let Some(number) = self.given_up.pop() {
             let tag = Some((u64::from(ANSWER) << 56 | number, 0));

@@ -24,7 +24,8 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
             return self.judge(ledger, error.error, &error.to_string(), false, 0, 0, "an inject");
         }
         let Some(mut raw) = ledger.take(entry.context) else {
-            let what = format!("port {} reports {:?} of an operation that has ended or never was", self.port, result);
+            let what =
+                format!("port {} reports {:?} of an operation that has ended or does not exist", self.port, result);
             return ledger.fault(&what);
         };
         let error = result.as_ref().err().map(|error| (error.error, error.to_string()));

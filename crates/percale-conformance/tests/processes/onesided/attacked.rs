@@ -209,7 +209,7 @@ impl Owner {
     /// Closes a region and checks that each byte was written in its own epoch or is unchanged.
     fn close(&mut self, at: usize) {
         let slot = &mut self.slots[at];
-        let mut held = slot.held.take().expect("it is registered");
+        let mut held = slot.held.take().expect("the region is registered");
         let before = held.first();
         let deadline = Deadline::new("closing ends");
         let ground = loop {
@@ -232,7 +232,7 @@ impl Owner {
             let foreign = rest.iter().position(|byte| *byte != stamp && *byte != filling);
             let found = foreign.map(|at| rest[at]);
             panic!(
-                "epoch {}: {first:?} and, at {foreign:?}, {found:?} are not its own ({stamp}, {filling})",
+                "epoch {}: the region begins with {first:?} and has {found:?} at {foreign:?}; expected are {stamp} and {filling}",
                 slot.epoch
             );
         }
@@ -247,9 +247,9 @@ impl Owner {
 
     /// Registers the memory that has rested longest, after checking that it was not written meanwhile.
     fn register(&mut self) {
-        let at = self.resting.pop_front().expect("half of them rest");
+        let at = self.resting.pop_front().expect("an unregistered slot");
         let slot = &mut self.slots[at];
-        let (mut ground, left) = slot.rests.take().expect("it rests");
+        let (mut ground, left) = slot.rests.take().expect("the memory of the slot is unregistered");
         self.scratch.resize(left.len(), 0);
         ground.read(&mut self.scratch);
         if let Some(changed) = self.scratch.iter().zip(&left).position(|(now, then)| now != then) {

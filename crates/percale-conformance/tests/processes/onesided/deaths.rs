@@ -45,7 +45,7 @@ pub(crate) fn survivor() {
     let before = ResourceCounts::now();
     (play.failed, play.succeeded) = (0, 0);
     (WARM..WARM + 50).for_each(|number| play.cycle(number));
-    let deadline = Deadline::new("what peers left is given back");
+    let deadline = Deadline::new("the resources of dead peers are released");
     let mut after = ResourceCounts::now();
     while !after.is_within(&before) {
         play.open.endpoint.progress();
@@ -86,7 +86,7 @@ impl Survivor {
         } else {
             self.kill_target(&mut victim, peer, !number.is_multiple_of(3));
         }
-        let deadline = Deadline::new("the death is noticed");
+        let deadline = Deadline::new("the death is detected");
         while !matches!(self.open.events.read(), Some(Event::PeerDown { .. })) {
             self.open.endpoint.progress();
             deadline.check();

@@ -26,7 +26,7 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     let own = open.endpoint.address().to_string();
     let reported = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_MASKED", masked.as_str())];
     let mut curious = Helper::start("curious", &reported);
-    let deadline = Deadline::new("the peer has looked");
+    let deadline = Deadline::new("the peer has searched its memory");
     let word = loop {
         if let Some(word) = curious.try_receive_line() {
             break word;
@@ -46,7 +46,8 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
 /// helper's memory.
 const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// The role of a peer that accesses a region in all ways, and reports what it holds of the owner's memory.
+/// The role of a peer that accesses a region in all ways. Reports how many mappings, descriptors and addresses of the
+/// owner's memory the peer has.
 pub(crate) fn curious() {
     let open = open_as_told();
     let owner = open.insert(&reported("PERCALE_PEER"));
@@ -55,7 +56,7 @@ pub(crate) fn curious() {
         let bytes = content(number, len as usize);
         open.endpoint.write(owner, bytes.clone(), all.at(0..len)).wait().expect("a write");
         let got = open.endpoint.read(owner, all.at(0..len), vec![0; len as usize]).wait().expect("a read");
-        same(&got.into_vec(), &bytes, "what was read");
+        same(&got.into_vec(), &bytes, "the data read");
     }
     let before: u64 = open.endpoint.fetch_add(owner, all.at(0..8), 1_u64).wait().expect("an atomic operation");
     assert_eq!(before.to_le_bytes(), content(4, GROUND)[..8]);
@@ -117,7 +118,10 @@ mod shm {
             let (arenas, _) = super::super::found_by("shm", true);
             assert!(arenas > 0, "an arena is mapped");
             let (arenas, addresses) = super::super::found_by("shm", false);
-            assert!(arenas == 0 && addresses > 0, "{arenas} arenas, {addresses} places with the address");
+            assert!(
+                arenas == 0 && addresses > 0,
+                "{arenas} arenas are mapped, the address was found {addresses} times"
+            );
         }
     }
 }

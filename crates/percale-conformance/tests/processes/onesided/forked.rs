@@ -37,7 +37,8 @@ pub(crate) fn window_owner() {
                 drop((windows[0].take(), windows[1].take(), region.take()));
                 unbound.is_err()
             });
-            let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child").expect("its status");
+            let ended =
+                waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child").expect("the child's status");
             format!("{:?}", ended.1.exit_status())
         }
         _ => {
@@ -59,7 +60,7 @@ fn by_rdma(open: &Open) -> (u64, u64) {
 
 /// Requirements: MW-003, FLT-010.
 fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
-    let _watchdog = Watchdog::new("a forked child takes no window back");
+    let _watchdog = Watchdog::new("a forked child does not invalidate its parent's windows");
     let open = open_kind(kind, |domain| domain);
     let mut helper = Helper::start("window-owner", &[("PERCALE_FABRIC", kind)]);
     let printed = helper.receive_line();
@@ -72,11 +73,11 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
         for name in names {
             let mut write = open.endpoint.write(peer, content(number, LEN as usize), name).start().expect("a write");
             write.wait_for(WAIT_TIMEOUT).expect("the write");
-            same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "what was written");
+            same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "the written data");
         }
     };
     // Establishing a queue pair takes some time. If the device has no windows, the owner executes all accesses.
-    let deadline = Deadline::new("the device reaches a region");
+    let deadline = Deadline::new("the device accesses a region");
     let mut rounds = 0;
     while kind == "verbs" && by_rdma(&open).1 < 2 && rounds < 300 {
         use_all(1);

@@ -153,7 +153,7 @@ impl HeldRegion {
     pub(super) fn close(self) -> Result<Ground, Self> {
         match self {
             Self::Sealed(region, place) => match region.close() {
-                Ok(buffer) => Ok(Ground::Sealed(buffer.into_allocation().expect("what was registered"))),
+                Ok(buffer) => Ok(Ground::Sealed(buffer.into_allocation().expect("the registered allocation"))),
                 Err(busy) => Err(Self::Sealed(busy.into_inner(), place)),
             },
             Self::Plain(region, memory) => match region.close() {
@@ -214,7 +214,10 @@ impl Watch {
         let filled = self.scratch.iter().filter(|byte| **byte == filling).count();
         if stamped + filled != GROUND {
             let at = self.scratch.iter().position(|byte| *byte != stamp && *byte != filling).unwrap_or(0);
-            panic!("epoch {epoch}: byte {at} is {:#04x}, of another epoch than this ({stamp:#04x})", self.scratch[at]);
+            panic!(
+                "epoch {epoch}: byte {at} is {:#04x}, which belongs to another epoch (expected {stamp:#04x})",
+                self.scratch[at]
+            );
         }
         self.filling = filling_of(epoch);
         ground.fill(self.filling, &mut self.scratch);

@@ -23,7 +23,7 @@ fn nowhere(len: usize) -> Segments {
 
 /// Requirements: RMA-016.
 fn one_refusal_ends_a_long_access(transport: &str) {
-    let _watchdog = Watchdog::new("one refusal ends a long access");
+    let _watchdog = Watchdog::new("one rejection ends a long access");
     let domain = domain(transport, |domain| domain);
     let queue = CompletionQueue::default();
     let a = open_in(&domain, "127.0.0.1:0", |endpoint| endpoint.transmit_queue(&queue));
@@ -69,7 +69,7 @@ fn one_refusal_ends_a_long_access(transport: &str) {
         b.endpoint.progress();
         read.is_ready()
     });
-    assert_eq!(read.wait().expect("it is allowed").into_vec(), vec![7; 64]);
+    assert_eq!(read.wait().expect("the read is allowed").into_vec(), vec![7; 64]);
 }
 
 /// Posts operations that are too long to a connected peer.

@@ -94,7 +94,7 @@ pub(crate) fn work(open: &Open) {
     std::thread::yield_now();
 }
 
-/// A deadline. [`Deadline::check`] panics after it.
+/// A deadline. [`Deadline::check`] panics after the deadline has passed.
 pub(crate) struct Deadline(Instant, &'static str);
 
 impl Deadline {

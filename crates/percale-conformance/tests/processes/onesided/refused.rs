@@ -97,7 +97,7 @@ fn accesses_of_a_quiet_target(kind: &str) {
         let peers = tries.open.endpoint.describe_peers();
         peers.iter().any(|(_, how)| how.contains(what))
     };
-    let (deadline, mut rounds) = (Deadline::new("the device reaches six regions and a window"), 0);
+    let (deadline, mut rounds) = (Deadline::new("the device accesses six regions and a window"), 0);
     while kind == "verbs"
         && !reached(&tries, "RDMA to 7 of its")
         && !(rounds > 300 && reached(&tries, "RDMA to 6 of its"))
@@ -118,7 +118,7 @@ fn accesses_of_a_quiet_target(kind: &str) {
             .to_vec();
         let part = tries.part(region, at, len);
         let mut read = tries.open.endpoint.read(tries.peer, part, vec![0; len as usize]).start().expect("a read");
-        same(&read.wait_for(super::WAIT_TIMEOUT).expect("the read").into_vec(), &wanted, "what was read");
+        same(&read.wait_for(super::WAIT_TIMEOUT).expect("the read").into_vec(), &wanted, "the data read");
         let mut write = tries.open.endpoint.write(tries.peer, wanted, part).start().expect("a write");
         write.wait_for(super::WAIT_TIMEOUT).expect("the write");
     }
@@ -172,7 +172,7 @@ fn accesses_that_the_target_carries_out(kind: &str) {
         write.wait_for(super::WAIT_TIMEOUT).expect("the write");
     }
     for (wanted, mut read) in reads {
-        same(&read.wait_for(super::WAIT_TIMEOUT).expect("the read").into_vec(), &wanted, "what was read");
+        same(&read.wait_for(super::WAIT_TIMEOUT).expect("the read").into_vec(), &wanted, "the data read");
     }
     tries.end();
 }
@@ -197,7 +197,7 @@ impl Tries {
         Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
     }
 
-    /// Uses each region to which the peer has access once. The initiator then knows how to access each of them.
+    /// Accesses each accessible region once, so that the access path to each of them is known.
     fn warm(&self) {
         let windowed = self.part(WINDOW, 0, 8);
         let got = self.open.endpoint.read(self.peer, windowed, vec![0; 8]).wait().expect("a read");
@@ -275,14 +275,15 @@ impl Tries {
         } else {
             endpoint.read(self.peer, part, vec![0x55; len as usize]).start()
         };
-        let result = result.expect("it is posted").wait_for(super::WAIT_TIMEOUT);
+        let result = result.expect("the operation is posted").wait_for(super::WAIT_TIMEOUT);
         assert_eq!(refusal(result), ErrorCode::Denied, "{part:?}, writes {writes}");
         // The initiator also executes atomic operations on mapped memory.
         if self.random.below(4) == 0 {
             let region = self.random.below(3);
             let address = if region == 0 { self.beyond(8).max(LEN) & !7 } else { 8 * (self.random.next() % 1000) };
             let word = self.part(region, address, 8);
-            let mut result = self.open.endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted");
+            let mut result =
+                self.open.endpoint.fetch_add(self.peer, word, 1_u64).start().expect("the operation is posted");
             assert_eq!(refusal(result.wait_for(super::WAIT_TIMEOUT)), ErrorCode::Denied, "{word:?}");
         }
     }
@@ -328,14 +329,20 @@ impl Tries {
             let (endpoint, len) = (&self.open.endpoint, part.len as usize);
             let word = RemoteMemory { len: 8, address: part.address & !7, ..part };
             let made = match kind {
-                0 => Try::Bytes(endpoint.write(self.peer, vec![0x55; len], part).start().expect("it is posted")),
-                1 => Try::Bytes(endpoint.read(self.peer, part, vec![0x55; len]).start().expect("it is posted")),
+                0 => Try::Bytes(
+                    endpoint.write(self.peer, vec![0x55; len], part).start().expect("the operation is posted"),
+                ),
+                1 => Try::Bytes(
+                    endpoint.read(self.peer, part, vec![0x55; len]).start().expect("the operation is posted"),
+                ),
                 // A word at the start of the range may be within the region.
-                _ if [self.keys[0], self.keys[4]].contains(&part.key) && word.address < LEN => {
-                    Try::Bytes(endpoint.read(self.peer, part, vec![0x55; len]).start().expect("it is posted"))
-                }
-                2 => Try::Word(endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted")),
-                _ => Try::Word(endpoint.compare_swap(self.peer, word, 0_u64, 1).start().expect("it is posted")),
+                _ if [self.keys[0], self.keys[4]].contains(&part.key) && word.address < LEN => Try::Bytes(
+                    endpoint.read(self.peer, part, vec![0x55; len]).start().expect("the operation is posted"),
+                ),
+                2 => Try::Word(endpoint.fetch_add(self.peer, word, 1_u64).start().expect("the operation is posted")),
+                _ => Try::Word(
+                    endpoint.compare_swap(self.peer, word, 0_u64, 1).start().expect("the operation is posted"),
+                ),
             };
             under_way.push((part, wanted, made));
         }

@@ -109,7 +109,7 @@ impl Play {
             }
             Err(held) => {
                 self.counts.busy += 1;
-                assert_eq!(self.kind, "shm", "only what peers reach by themselves can be busy");
+                assert_eq!(self.kind, "shm", "only memory that peers access directly can be busy");
                 if self.sealed && self.random.below(2) == 0 {
                     self.drop_while_stopped(held);
                 } else {
@@ -218,7 +218,7 @@ impl Play {
             self.wait_stopped(at);
         }
         let held = match self.close(held) {
-            // The access was in progress, and only slow.
+            // The access that delayed the previous close completed before its writer was stopped.
             Ok(ground) => {
                 self.counts.ok_after_busy += 1;
                 return self.verify(ground);
@@ -231,7 +231,7 @@ impl Play {
         let others: Vec<Ground> = (0..10).map(|_| Ground::new(&self.owner.open.domain, true)).collect();
         for other in &others {
             let at = other.place().expect("percale allocated it");
-            assert!(at.abs_diff(place) >= GROUND, "parked memory at {place:#x} was given away, at {at:#x}");
+            assert!(at.abs_diff(place) >= GROUND, "parked memory at {place:#x} was reused at {at:#x}");
         }
         (0..WRITERS).for_each(|at| self.go_on(at));
         self.ground = others.into_iter().next();

@@ -87,7 +87,7 @@ fn map(len: usize) -> usize {
 
 fn protect() -> usize {
     // SAFETY: the mapping belongs to this test, and is written only through percale.
-    unsafe { rustix::mm::mprotect(hole(), LEN, MprotectFlags::READ) }.expect("it is mapped");
+    unsafe { rustix::mm::mprotect(hole(), LEN, MprotectFlags::READ) }.expect("the memory is mapped");
     0
 }
 
@@ -143,7 +143,7 @@ impl Test {
         for (at, len) in [(0, 8), (4090, 12), (0, 100_000), (0, LEN)] {
             self.access(at, len, Answer::Faults, Answer::Faults);
         }
-        // Map half of it.
+        // Map half of the memory.
         self.send_line(&format!("map {}", LEN / 2));
         self.access(LEN / 2 - 4, 8, Answer::Faults, Answer::Faults);
         self.access(LEN / 2 - 60_000, 100_000, Answer::Faults, Answer::Faults);
@@ -176,7 +176,7 @@ impl Test {
     fn reads(&self, at: usize, wanted: &[u8]) {
         for name in Self::names(at, wanted.len()) {
             let mut got = self.open.endpoint.read(self.peer, name, vec![0xEE; wanted.len()]).start().expect("a read");
-            same(&got.wait_for(WAIT_TIMEOUT).expect("the read").into_vec(), wanted, "what was read");
+            same(&got.wait_for(WAIT_TIMEOUT).expect("the read").into_vec(), wanted, "the data read");
         }
     }
 

@@ -31,8 +31,8 @@ const END: u64 = u64::MAX;
 /// Helpers exit after ten minutes, so all are replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// Takes 2 seconds for each kind of memory, and 20 over verbs, where an epoch takes long because its last writes break
-/// queue pairs. With `PERCALE_LONG`, ten minutes in total.
+/// Takes 2 seconds for each kind of memory, and 20 over verbs, where an epoch takes a long time because its last writes
+/// break queue pairs. With `PERCALE_LONG`, ten minutes in total.
 ///
 /// Requirements: MW-050, REV-001.
 fn nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
@@ -188,7 +188,10 @@ impl<'k> Run<'k> {
         self.region.read(0, &mut self.scratch);
         let stamped = self.scratch.iter().filter(|byte| **byte == stamp).count();
         if let Some(at) = self.scratch.iter().position(|byte| *byte != stamp && *byte != filling) {
-            panic!("epoch {epoch}: byte {at} is {:#04x}, of another epoch than this ({stamp:#04x})", self.scratch[at]);
+            panic!(
+                "epoch {epoch}: byte {at} is {:#04x}, which belongs to another epoch (expected {stamp:#04x})",
+                self.scratch[at]
+            );
         }
         self.filling = filling_of(epoch);
         self.scratch.fill(self.filling);

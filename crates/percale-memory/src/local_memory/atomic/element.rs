@@ -1,10 +1,10 @@
 //! The operations on each element type that the execution of atomic operations needs.
 //!
-//! If the standard library has an operation on an integer, it is one instruction, or the best loop of the processor
-//! (x86-64 has no instruction for minimum and maximum; AArch64 has). Each other operation is a loop that reads,
-//! computes, and writes if the value has not changed in the meantime. Floats are handled as their bits. Reads and swaps
-//! are instructions, and all other operations use the loop, which compares bits and so never mistakes one NaN or zero
-//! for another.
+//! An integer operation that the standard library provides is compiled to one instruction, or to the best loop for the
+//! processor (AArch64 has instructions for minimum and maximum, x86-64 does not). Each other operation is a loop that
+//! reads, computes, and writes if the value has not changed in the meantime. Floats are handled as bit patterns. Their
+//! reads and swaps are single instructions. All their other operations use the loop, which compares bits, so it
+//! distinguishes all NaNs and both zeros.
 
 #![expect(unsafe_code, reason = "atomics in memory that is given by address; each block states its own reason")]
 
@@ -40,9 +40,9 @@ pub(super) trait AtomicElement: Copy + PartialOrd + FromBytes + IntoBytes + Immu
 
     fn plus(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
-    /// Returns whether the minimum of this value and the other one is the other one.
+    /// Returns whether `other` is the minimum of the two values.
     fn yields_below(self, other: Self) -> bool;
-    /// Returns whether the maximum of this value and the other one is the other one.
+    /// Returns whether `other` is the maximum of the two values.
     fn yields_above(self, other: Self) -> bool;
     fn ored(self, other: Self) -> Self;
     fn anded(self, other: Self) -> Self;

@@ -49,7 +49,7 @@ trait Number: Copy + Debug + Default + PartialOrd + Sync {
     const DATATYPE: Datatype;
     fn of(number: u64) -> Self;
     fn to_u64(self) -> u64;
-    /// Returns one half, if the type has it.
+    /// Returns one half for floats, and 0 for integers.
     fn half() -> Self;
 }
 
@@ -144,9 +144,9 @@ fn sums<T: Number>() {
     assert_eq!(taken, (0..THREADS * times).collect::<Vec<_>>());
     let word = Word::default();
     in_threads(|_| (0..TIMES).for_each(|_| word.plain(AtomicOp::Sum, last, T::of(1))));
-    assert_eq!(word.read::<T>(last), T::of(THREADS * TIMES), "it wraps where it must");
+    assert_eq!(word.read::<T>(last), T::of(THREADS * TIMES), "the sum wraps around");
     if last > 0 {
-        assert_eq!(word.read::<T>(last - 1), T::default(), "the element beside");
+        assert_eq!(word.read::<T>(last - 1), T::default(), "the adjacent element");
     }
 }
 

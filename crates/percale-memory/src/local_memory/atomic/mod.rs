@@ -1,8 +1,8 @@
 //! Atomic operations on memory that peers and threads of this process may access at the same time. They are the
 //! operations of fi_atomic(3), on integer and floating-point types of up to 8 bytes.
 //!
-//! * [`Datatype`] and [`AtomicOp`] are the type of an element and the operation on it. [`is_valid`] returns which
-//!   combinations are valid.
+//! * [`Datatype`] and [`AtomicOp`] are the type of an element and the operation on it. [`is_valid`] returns whether a
+//!   combination is valid.
 //! * `execute` executes the operation on the elements of an array, one by one. It is called by initiators with direct
 //!   access, by targets that execute operations for their peers, and by the threads of the target. Their operations are
 //!   atomic with respect to each other, because all use the same instructions.
@@ -16,12 +16,12 @@
 //! operation returns `t`.
 //! * `min`, `max`, `sum`, `prod`: integers wrap at their width. Floats follow IEEE 754, rounded to nearest. With `min`
 //!   and `max` the result for a number and a NaN is the number, as in [`f64::min`] (the code in the manual, `if (o <
-//!   t)`, would keep a NaN that is at the target). If both are zeros, `t` stays.
+//!   t)`, would keep a NaN that is at the target). If both are zeros, the result is `t`.
 //! * `lor`, `land`, `lxor`: 1 or 0. A value that is not equal to zero is true (so a NaN is true and a negative zero is
 //!   false).
 //! * `bor`, `band`, `bxor`, and `mswap`, which is `(o & c) | (t & !c)`: integers only.
 //! * `cswap` writes `o` if `c == t`. `cswap_ne`, `_le`, `_lt`, `_ge` and `_gt` write it if `c != t`, `c <= t` and so
-//!   on, in this order of the operands. All compare floats as values: `-0.0 == 0.0`, and a NaN is not equal to
+//!   on, in this order of the operands. All of these compare floats as values: `-0.0 == 0.0`, and a NaN is not equal to
 //!   anything.
 //! * `read` returns `t`. `write` writes `o`, and a fetching `write` returns `t` (a swap).
 //!

@@ -1,13 +1,14 @@
 //! An atomic operation executed on behalf of a peer.
 
-#![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
+#![expect(unsafe_code, reason = "passes checked memory to the operations; the block states its reason")]
 
 use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
 use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
 
-/// A checked request. Operands and compare values that its kind uses have the length of its elements.
+/// A checked request. The operands and the compare values, if the operation uses them, have the total length of the
+/// elements.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest<'a> {
     /// The operation.
@@ -27,7 +28,7 @@ pub struct AtomicRequest<'a> {
 /// The representation of a [`Kind`] on the wire. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindWireExt: Sized {
-    /// The wire representation.
+    /// Returns the wire representation.
     fn to_u8(self) -> u8;
 
     /// Decodes the wire representation. Returns `None` if the value is invalid.
@@ -63,8 +64,8 @@ impl AtomicRequest<'_> {
         self.count * self.datatype.size()
     }
 
-    /// Executes the operation on `target`, which has the same length. The previous values are stored in `fetched`,
-    /// unless the operation is plain.
+    /// Executes the operation on the first [`Self::len`] bytes of `target`. The previous values are stored in
+    /// `fetched`, unless the operation is plain.
     #[inline]
     pub fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
         let len = self.len();
@@ -73,8 +74,8 @@ impl AtomicRequest<'_> {
         assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
         assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
         assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
-        // SAFETY: each of the four that the operation uses has the length of the elements, as was just checked. The
-        // caller has entered the target's region, so the memory is present.
+        // SAFETY: each of the four pointers that the operation uses refers to at least `len` bytes, as was just
+        // checked. The caller has entered the target's region, so the memory is present.
         unsafe {
             execute(
                 self.op,
@@ -104,12 +105,12 @@ pub trait DirectOperation {
     /// If the target is misaligned. In this case nothing was changed.
     ///
     /// # Safety
-    /// `target` points to [this many](Self::len) bytes that are mapped until this function returns, and that are
+    /// `target` points to [`Self::len`] bytes that are mapped until this function returns, and that are
     /// writable if the [rights](Self::rights) include changing them. Other threads and processes may access them.
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
 }
 
-/// An operation with its operands. The operands that it uses have the length of its elements.
+/// An operation with its operands. Each operand that it uses has the total length of the elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     op: AtomicOp,

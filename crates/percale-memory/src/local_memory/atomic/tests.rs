@@ -208,7 +208,7 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
     assert_eq!(done, Ok(()));
 
     let (after, before) = (target.values(count), result.values(count));
-    assert_eq!(around, [after.1, before.1], "{kind:?} {op} {datatype}: bytes beside the array");
+    assert_eq!(around, [after.1, before.1], "{kind:?} {op} {datatype}: bytes next to the array");
     for (at, &[t, o, c]) in values.iter().enumerate() {
         let expected = model(op, datatype, t, o, c);
         let is = after.0[at];

@@ -27,7 +27,7 @@ pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
 /// As for [`copy_short`].
 #[inline(never)]
 unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
-    debug_assert!(len <= SHORT, "{len} bytes are not short");
+    debug_assert!(len <= SHORT, "{len} bytes are more than {SHORT}");
     if len >= 32 {
         // SAFETY: passed on; 32 to 64 bytes.
         unsafe { copy_ends::<32>(from, to, len) };

@@ -11,8 +11,8 @@
 //!    are copied to private memory, and the original is not read again.
 //!
 //! A segment has no lifetime, so only percale's crates copy through a segment, and only on behalf of an operation or a
-//! region. The owner of the operation or region guarantees the memory. Programs identify their memory by segments and
-//! access it in their own ways.
+//! region. The owner of the operation or region guarantees the memory. Programs only pass segments to operations to
+//! identify memory, and access this memory by other means.
 //!
 //! Words that synchronize two processes are atomics and belong to the module of their protocol (such as
 //! `transport::shm`).

@@ -72,7 +72,7 @@ impl Segment {
 /// Copies through a [`Segment`]. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentExt: Sized {
-    /// Copies the first bytes, as many as the shorter of the two has.
+    /// Copies bytes from the start of the segment, until the segment or `to` ends.
     fn copy_to(&self, to: &mut [u8]);
 }
 
@@ -211,8 +211,9 @@ pub trait SegmentsExt: Sized {
     #[must_use]
     fn to_vec(self) -> Vec<u8>;
 
-    /// Copies from other segments of this process, as many bytes as the shorter side has. Returns the number of bytes
-    /// copied. The two may overlap (the receive buffer of a send to the same endpoint may be its source).
+    /// Copies bytes from other segments of this process, until the shorter side ends. Returns the number of bytes
+    /// copied. The two sides may overlap (if an endpoint sends to itself, the receive buffer may be the source of the
+    /// send).
     fn copy_from(&self, from: &Segments) -> usize;
 }
 

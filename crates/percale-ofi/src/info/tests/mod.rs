@@ -67,7 +67,7 @@ impl Entry {
 
     fn source(&self) -> SocketAddr {
         // SAFETY: an address has the stated length.
-        unsafe { crate::address::read(self.0.src_addr, self.0.src_addrlen) }.expect("an own address")
+        unsafe { crate::address::read(self.0.src_addr, self.0.src_addrlen) }.expect("a source address")
     }
 
     fn destination(&self) -> Option<SocketAddr> {
@@ -139,7 +139,7 @@ fn ask(
         assert!(!list.is_null() && warnings.is_empty(), "{warnings:?}");
         return Ok(Answer(list));
     }
-    assert!(list.is_null(), "a refusal gives nothing");
+    assert!(list.is_null(), "a failed call returns no list");
     Err((code, warnings.join("\n")))
 }
 
@@ -166,7 +166,7 @@ fn without_hints_there_are_both_types_on_every_interface() {
         assert_eq!(one.destination(), None);
         let format = if one.source().is_ipv4() { FI_SOCKADDR_IN } else { FI_SOCKADDR_IN6 };
         assert_eq!(one.0.addr_format, format);
-        assert_eq!((one.0.mode, one.domain().mode, one.domain().mr_mode), (0, 0, 0), "nothing is needed");
+        assert_eq!((one.0.mode, one.domain().mode, one.domain().mr_mode), (0, 0, 0), "no mode bits are required");
         assert_eq!(one.0.caps & (FI_LOCAL_COMM | FI_REMOTE_COMM), FI_LOCAL_COMM | FI_REMOTE_COMM);
         assert_eq!(one.domain().threading, FI_THREAD_SAFE);
         assert_eq!(one.domain().resource_mgmt, FI_RM_ENABLED);
@@ -174,8 +174,8 @@ fn without_hints_there_are_both_types_on_every_interface() {
         assert_eq!(one.tx().inject_size, percale::endpoint::work::INJECT_LIMIT);
         assert_eq!((one.tx().iov_limit, one.tx().rma_iov_limit, one.rx().iov_limit), (4, 4, 4));
         assert_eq!(one.fabric().api_version, API);
-        assert!(one.fabric().prov_name.is_null(), "the core fills it in");
-        assert_ne!(one.ep().mem_tag_format >> 63, 0, "all 64 bits of tags count");
+        assert!(one.fabric().prov_name.is_null(), "libfabric's core sets the name");
+        assert_ne!(one.ep().mem_tag_format >> 63, 0, "all 64 bits of a tag are compared");
     }
     let rdm = all[0].0.caps;
     let wanted = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT;
@@ -190,7 +190,7 @@ fn getinfo_result_as_hints_returns_the_same_result() {
         for one in answer.all() {
             let again = ask(version, None, None, 0, &raw const one.0).map_err(|(_, why)| why).unwrap();
             let again = again.all();
-            assert_eq!(again.len(), 1, "the address and the type leave one");
+            assert_eq!(again.len(), 1, "the address and the type select one entry");
             let (first, second) = (&one, &again[0]);
             assert_eq!((first.0.caps, first.0.addr_format), (second.0.caps, second.0.addr_format));
             assert_eq!((first.source(), first.interface()), (second.source(), second.interface()));
@@ -243,7 +243,7 @@ fn layering_a_provider_on_percale_is_rejected() {
     for flags in [1 << 59, 1 << 61] {
         let (code, warnings) = ask(API, None, None, flags, std::ptr::null()).err().expect("no answer");
         assert_eq!(code, -FI_ENODATA);
-        assert_eq!(warnings, "", "that is no wish of an application's");
+        assert_eq!(warnings, "", "the application did not request this");
     }
     let mut wishes = TestHints::new(|wishes| wishes.fabric.prov_name = wishes.text("Percale;^ofi_rxm"));
     assert!(wishes.ask(API).is_ok());
@@ -264,7 +264,7 @@ fn nodes_and_services_become_addresses() {
     assert!(any.all().iter().all(|one| one.source().ip().is_unspecified() && one.source().port() == 7471));
     assert_eq!(any.all().len(), anything().all().len());
     assert_eq!(ask(None, None, FI_SOURCE).err().expect("no node").0, -FI_EINVAL);
-    let nowhere = ask(Some(c"192.0.2.77"), None, FI_SOURCE).err().expect("not here");
+    let nowhere = ask(Some(c"192.0.2.77"), None, FI_SOURCE).err().expect("not a local address");
     assert!(nowhere.0 == -FI_ENODATA && nowhere.1.contains("192.0.2.77"), "{}", nowhere.1);
 }
 

@@ -63,9 +63,9 @@ enum BindPhase {
 #[derive(Debug)]
 struct WindowState {
     phase: BindPhase,
-    /// The lower half of the key of the last bind. Before the first bind it is that of the last key of the index.
+    /// The lower half of the key of the last bind or, before the first bind, of the last key of the index.
     key: u32,
-    /// The address, in the endpoint's table, of the peer for which it was last bound (type 2).
+    /// The address, in the endpoint's table, of the peer for which the window was last bound (type 2).
     peer: u64,
     /// The objects of the last bind, which are reused for the same region. There are no other references to them.
     spare: Option<(Arc<Registered>, Hold)>,
@@ -166,7 +166,7 @@ impl WindowCell {
         self.kind
     }
 
-    /// Returns the last key, whether the window is bound with it, and whether it is being revoked.
+    /// Returns the last key, whether the window is bound with that key, and whether the window is being revoked.
     #[inline]
     pub fn query(&self) -> (u32, bool, bool) {
         let mut state = self.state();

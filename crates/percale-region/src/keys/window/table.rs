@@ -16,7 +16,7 @@ const INDICES: u32 = 1 << 24;
 const REST: usize = 1 << 10;
 
 /// The range of a table's keys within 64 bits, and the start of the indices within it. Both are random. So windows have
-/// a separate name space, and a key that an application chooses for its regions is in it only by accident. A key of
+/// a separate name space, and a key that an application chooses for its regions is unlikely to be in it. A key of
 /// another process, or of an earlier process at the same address, does not identify a window.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowOrigin {

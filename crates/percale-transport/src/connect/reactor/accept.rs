@@ -215,8 +215,7 @@ impl Reactor {
     pub(super) fn accept_unix(&mut self, id: u64) {
         for _ in 0..BATCH {
             let Some((socket, _)) = self.accept(id, true) else { return };
-            // The kernel reports the caller's user. A caller that is another user is rejected at once and does not
-            // count.
+            // The kernel reports the caller's user. A caller of another user is rejected at once, and is not counted.
             let ours = rustix::process::geteuid().as_raw();
             if liveness::credentials(socket.as_fd()).map_or(true, |caller| caller.uid != ours) {
                 continue;

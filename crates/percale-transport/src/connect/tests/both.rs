@@ -70,7 +70,7 @@ fn unrelated_caller_cannot_end_a_shared_memory_connection() {
     });
     stranger.registration.connect(1, a.address());
     assert!(matches!(stranger.error(), ConnectError::Timeout { .. }));
-    assert!(a.mailbox.take().is_empty(), "the connection was ended");
+    assert!(a.mailbox.take().is_empty(), "the connection was closed");
     // The peer itself can replace the connection: it closes its end.
     b.registration.closed(up_b.serial);
     drop(up_b.link);
@@ -146,14 +146,14 @@ fn settle(left: &[Peer], right: &[Peer]) {
                 (EstablishedTransport::Shm(one), EstablishedTransport::Shm(two)) => {
                     assert_eq!(one.side + two.side, 1);
                     let inode = |parts: &ShmParts| rustix::fs::fstat(&parts.pair).unwrap().st_ino;
-                    assert_eq!(inode(&one), inode(&two), "both agree");
+                    assert_eq!(inode(&one), inode(&two), "both sides agree");
                 }
                 (EstablishedTransport::Tcp(one), EstablishedTransport::Tcp(two)) => {
                     let name = |socket: &crate::system::process_socket::ProcessSocket| {
                         SocketAddr::try_from(rustix::net::getsockname(socket).unwrap())
                     };
                     let peer = rustix::net::getpeername(&one).unwrap().unwrap();
-                    assert_eq!(SocketAddr::try_from(peer), name(&two), "both agree");
+                    assert_eq!(SocketAddr::try_from(peer), name(&two), "both sides agree");
                 }
                 other => panic!("{other:?}"),
             }

@@ -210,7 +210,7 @@ fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
     }
 }
 
-/// Forwards everything between one caller and `to`, in both directions, until one of them hangs up.
+/// Forwards everything between one caller and `to`, in both directions, until one of them closes its connection.
 fn pass_on(listener: TcpListener, to: SocketAddr) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let (mut caller, _) = listener.accept().unwrap();

@@ -99,7 +99,7 @@ fn undecided_queue_pair_callers_lock_bounded_memory() {
     b.up();
 }
 
-/// The kernel searches for a port that does not exist for a second. This does not delay any other connection.
+/// The kernel takes a second to search for a port that does not exist. This does not delay any other connection.
 ///
 /// Requirements: FLT-009.
 #[test]
@@ -142,7 +142,7 @@ fn ports_without_mutual_reachability_are_not_used() {
                 assert!(up.reason.contains("queue pair"), "{}", up.reason);
             }
             let gid = adapter.end(0).unwrap().gid;
-            assert!(adapter.was_unreached(gid), "it is remembered");
+            assert!(adapter.was_unreached(gid), "the unreachable address is remembered");
         }
         // If TCP is not allowed, the attempt fails.
         let c = verbs(&two, &adapter, (Transports::empty(), 60));

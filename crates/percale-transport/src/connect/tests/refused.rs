@@ -29,7 +29,7 @@ fn silence_times_out_on_both_sides() {
     assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
 }
 
-/// A rejected caller may hang up late. Until then its socket must not cause repeated wake-ups.
+/// A rejected caller may close its connection late. Until then its socket must not cause repeated wake-ups.
 #[test]
 fn drained_socket_causes_no_wakeups_until_hang_up() {
     use rustix::event::epoll::{self, EventData, EventFlags};
@@ -48,13 +48,13 @@ fn drained_socket_causes_no_wakeups_until_hang_up() {
     let hello = handshake::fuzz::hello(3, false);
     let handshake = handshake::Handshake::new(false, &hello, None);
     let mut setup = setup::Setup::called(1, handshake, hello, (socket, from), Instant::now());
-    assert!(is_ready(0), "it can be written to");
+    assert!(is_ready(0), "the socket is writable");
     // The end of the sending direction and its acknowledgement each cause one event.
     let ready = (0..10).filter(|_| {
         assert!(matches!(setup::drain(&mut setup), setup::SetupOutcome::Stay));
         is_ready(20)
     });
-    assert!(ready.count() <= 2, "draining it makes it ready again");
+    assert!(ready.count() <= 2, "draining makes the socket ready again");
     drop(caller);
     assert!(is_ready(999));
     assert!(matches!(setup::drain(&mut setup), setup::SetupOutcome::Drop));

@@ -50,7 +50,7 @@ fn shared_memory_setup_with_another_user_is_rejected() {
     assert_eq!(degraded.why, RefusalReason::AnotherUser);
     let (answer, passed) = passing::receive::<crate::wire::meeting::MeetingAnswer>(theirs.as_fd()).unwrap().unwrap();
     assert_eq!(answer.outcome().map(|(why, _)| why), Some(RefusalReason::AnotherUser));
-    assert!(passed.is_empty(), "it gets no descriptor");
+    assert!(passed.is_empty(), "a rejected peer gets no descriptor");
 
     // The reverse case: another user listens at the address of a peer.
     let incarnation = Incarnation::random().unwrap();

@@ -54,7 +54,7 @@ impl Initiator {
         self.grants.ask(key)
     }
 
-    /// Removes the grants that no longer hold, and releases the mappings that they keep.
+    /// Removes the grants that are no longer valid, and releases the mappings that they keep.
     fn sweep(&mut self) {
         let Self { grants, path, .. } = self;
         grants.sweep(|grant| path.stands(grant));
@@ -68,7 +68,7 @@ impl Initiator {
         let key = self.grants.answered(id).ok_or("unexpected reply about a key")?;
         let exact = payload.len() == size_of::<Resolution>();
         let resolution =
-            payload.read::<Resolution>(0).filter(|_| exact).ok_or("reply about a key with a wrong length")?;
+            payload.read::<Resolution>(0).filter(|_| exact).ok_or("reply about a key has a wrong length")?;
         let answer = match resolution.check()? {
             Status::Executed => GrantAnswer::Executed,
             Status::NoKey => GrantAnswer::NoKey,
@@ -159,7 +159,7 @@ impl Initiator {
         self.grants.get(grant).is_some_and(MappedGrant::is_mapped)
     }
 
-    /// Checks an access, and that the grant holds. Returns the grant's generation.
+    /// Checks an access, and that the grant is still valid. Returns the grant's generation.
     pub(super) fn check_standing(
         &mut self,
         grant: GrantIndex,
@@ -190,8 +190,8 @@ impl Initiator {
         let grant = grants.get(grant).ok_or(DirectError::Stale)?;
         match grant.check(address, len, wanted) {
             Ok(checked) => Ok((checked, path)),
-            // If the grant does not hold, the failed check proves nothing: the key may now belong to another region
-            // with different rights and a different length.
+            // If the grant is no longer valid, the failed check proves nothing: the key may now belong to another
+            // region with different rights and a different length.
             Err(_) if !path.stands(grant) => Err(DirectError::Stale),
             Err(error) => Err(error),
         }

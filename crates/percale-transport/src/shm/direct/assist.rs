@@ -60,8 +60,8 @@ struct AssistRequest {
     arena: U32,
     /// 1 if the region is written.
     writes: U32,
-    /// The generation of the initiator's grant. The key may belong to another region in the meantime. In this case the
-    /// target does not help.
+    /// The generation of the initiator's grant. The key may have been assigned to another region since then. In this
+    /// case the target does not help.
     generation: U64,
 }
 

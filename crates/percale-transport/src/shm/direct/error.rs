@@ -9,12 +9,12 @@ pub enum DirectError {
     /// Part of the access lies outside the region.
     #[error("the access is outside the region")]
     Range,
-    /// The grant no longer holds: it has to be removed and requested again. Part of a long access may have been
+    /// The grant is no longer valid: it has to be removed and requested again. Part of a long access may have been
     /// executed.
     #[error("the region is no longer granted")]
     Stale,
     /// The kernel reported a memory fault, on either side.
-    #[error("the memory cannot be read or written there")]
+    #[error("the memory of the access is not accessible (EFAULT)")]
     Fault,
     /// The target of an atomic operation is not aligned to its size.
     #[error("the target of an atomic operation is not aligned to its size")]

@@ -1,8 +1,8 @@
 //! An initiator's table of a target's keys.
 //!
-//! A key is *asked* (a request is pending), *granted*, *executed* (the target executes the next few thousand accesses
-//! itself) or *unknown* to the target. Grants are kept in slots that are reused. An index identifies one use of a slot,
-//! so an old index does not find a later grant.
+//! The state of a key is *asked* (a request is pending), *granted*, *executed* (the target executes the next few
+//! thousand accesses itself) or *unknown* to the target. Grants are kept in slots that are reused. An index identifies
+//! one use of a slot, so an old index does not find a later grant.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -238,7 +238,7 @@ impl Grants {
         self.live() >= self.sweep_at
     }
 
-    /// Removes the grants that do not hold.
+    /// Removes the grants that are no longer valid.
     pub(super) fn sweep(&mut self, holds: impl Fn(&MappedGrant) -> bool) {
         let mut void = Vec::new();
         self.known.retain(|_, state| {

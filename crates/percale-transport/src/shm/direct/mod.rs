@@ -136,7 +136,7 @@ impl Direct {
         self.process.as_ref()
     }
 
-    /// Copies a chunk of the access for which the peer requested help. Returns whether there was one.
+    /// Copies a chunk of the access for which the peer requested help. Returns false if no chunk was copied.
     pub(super) fn help(&mut self, pair: &PairMemory, side: usize) -> bool {
         let Some(target) = &mut self.target else { return false };
         let helped = target.help.as_ref().is_some_and(|help| help.step(pair.claims(1 - side)));

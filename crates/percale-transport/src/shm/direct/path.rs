@@ -52,7 +52,7 @@ pub(super) enum RegionBase {
     Cma(Cma, u64),
 }
 
-/// An access that its grant allows, and the offset of the access in the region. The grant may no longer hold.
+/// An access that its grant allows, and the offset of the access in the region. The grant may no longer be valid.
 #[derive(Clone, Copy)]
 pub(super) struct CheckedAccess<'a> {
     pub(super) grant: &'a MappedGrant,
@@ -104,7 +104,7 @@ impl DirectPath {
         self.page = Some(page);
     }
 
-    /// Returns whether a grant holds at the moment.
+    /// Returns whether a grant is valid at the moment.
     pub(super) fn stands(&self, grant: &MappedGrant) -> bool {
         let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry));
         entry.is_some_and(|entry| entry.holds(grant.generation))
@@ -179,7 +179,7 @@ impl DirectPath {
         self.announced(checked, || access(at))
     }
 
-    /// Executes an access if the grant holds. The access must not panic, and must not take longer than a revoker may
+    /// Executes an access if the grant is valid. The access must not panic, and must not take longer than a revoker may
     /// wait.
     #[inline(always)]
     fn announced<R>(&mut self, checked: CheckedAccess<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {

@@ -36,13 +36,13 @@ pub(super) struct Resolution {
     /// valid. Notifications of accesses carry the generation.
     pub(super) entry: U32,
     pub(super) generation: U64,
-    /// The address of the first byte in accesses.
+    /// The address that accesses use for the first byte.
     pub(super) base: U64,
     pub(super) len: U64,
     /// The location of the first byte: its offset in the arena, or its address.
     pub(super) place: U64,
     pub(super) arena: U32,
-    /// The number under which the key page was given.
+    /// The number under which the key page was given to the peer.
     pub(super) page: U32,
 }
 

@@ -78,7 +78,7 @@ fn transfer_abandoned_by_its_puller_is_not_a_memory_fault() {
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         let draining = b.link.draining().expect("the peer may still be copying");
-        // Side 0 has not noticed the end yet.
+        // Side 0 has not detected the end yet.
         for _ in 0..10 {
             let _over = a.link.poll(9, &mut a.seen);
         }
@@ -105,7 +105,7 @@ fn withdrawn_message_is_not_delivered() {
         // The send has failed, so its memory is reused.
         View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
         for _ in 0..200 {
-            b.link.poll(9, &mut b.seen).unwrap(); // Side 1 has not noticed the end yet.
+            b.link.poll(9, &mut b.seen).unwrap(); // Side 1 has not detected the end yet.
         }
         assert!(b.seen.pulled.is_empty(), "{:?}", b.seen.pulled);
         b.link.connection_end().set("closed");

@@ -107,7 +107,7 @@ impl ShmLink {
         })
     }
 
-    /// Returns the processor on which the peer last reported to run. The peer may report an arbitrary value.
+    /// Returns the processor on which the peer was running at its last report. The peer may report an arbitrary value.
     #[doc(hidden)]
     #[inline]
     pub fn peer_processor(&self) -> Option<u32> {

@@ -7,8 +7,8 @@ use crate::testing::Revocable;
 /// The length of a transfer in bytes. It takes several dozen chunks or frames.
 const LEN: usize = 4 << 20;
 
-/// The memory at the end that cannot be revoked, and whether the kernel may copy. It lies in an arena, or on the heap
-/// with or without copies by the kernel.
+/// The kind of memory at the end that is not revoked, and whether the kernel may copy. The memory is in an arena, or on
+/// the heap with or without copies by the kernel.
 const WAYS: [(Kept, bool); 3] = [(Kept::Arena, false), (Kept::Heap, true), (Kept::Heap, false)];
 
 /// Side 1 pulls `LEN` bytes of operation 3 into `into`, and side 0 receives the request.
@@ -18,7 +18,7 @@ fn pull(both: &mut [Peer; 2], offer: &Offer, into: &Lease, token: u32) -> (Head,
     both[0].seen.requests.remove(0)
 }
 
-/// Returns an offer of this memory, or of memory that cannot be read from outside if there is none.
+/// Returns an offer of this memory. If `memory` is `None`, the offer is of memory that cannot be read from outside.
 fn offer(both: &mut [Peer; 2], memory: Option<&mut Memory>) -> Offer {
     let mut offer = Offer { len: (LEN as u64).into(), ..Offer::default() };
     if let Some(memory) = memory {
@@ -59,7 +59,7 @@ fn target_revoked_during_a_pull_fails_it_and_keeps_the_link() {
             let revocable = Revocable::new(target.segments());
             let offer = offer(&mut both, Some(&mut source));
             let (head, request) = pull(&mut both, &offer, &revocable.lease(), 7);
-            assert_eq!(request[1], u8::from(!bounces), "whether the puller can copy by itself");
+            assert_eq!(request[1], u8::from(!bounces), "whether the puller can copy without help");
             assert_eq!(request[2], 0, "no pieces of memory that only its owner may write");
             assert!(request[16..].iter().all(|byte| *byte == 0), "neither address nor arena are named");
             both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
@@ -71,7 +71,10 @@ fn target_revoked_during_a_pull_fails_it_and_keeps_the_link() {
             assert_eq!(arrived.contains(&7), rounds > 0 || !bounces);
             let pushed = if bounces { Ok(()) } else { Err(PullError::Gone) };
             assert_eq!(ended(&mut both), (Err(PullError::Revoked), pushed), "after {rounds} rounds");
-            assert!(target.segments().to_vec() == arrived && arrived.contains(&0), "bytes landed after it was revoked");
+            assert!(
+                target.segments().to_vec() == arrived && arrived.contains(&0),
+                "bytes were written after the revocation"
+            );
         }
         let [a, b] = exchange(both, 60, 1 << 20);
         assert!(a.link.is_idle() && b.link.is_idle());
@@ -127,7 +130,7 @@ fn source_revoked_during_a_pull_fails_both_and_keeps_the_link() {
             View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
             assert_eq!(ended(&mut both), (Err(PullError::Gone), Err(PullError::Revoked)), "after {rounds:?} rounds");
             let arrived = target.segments().to_vec();
-            assert!(!arrived.contains(&9) && arrived.contains(&0), "it was read after it was revoked");
+            assert!(!arrived.contains(&9) && arrived.contains(&0), "the memory was read after the revocation");
             assert_eq!(arrived.contains(&7), rounds.is_some_and(|rounds| rounds > 0 || kept == Kept::Arena || cma));
         }
         let [a, b] = exchange(both, 60, 1 << 20);

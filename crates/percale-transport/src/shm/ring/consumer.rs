@@ -41,7 +41,7 @@ impl RingFrame {
     /// [`Consumer::peek_any`] or [`Consumer::payload`] lives.
     #[inline]
     pub(in crate::shm) unsafe fn view<'a>(&self) -> View<'a> {
-        // SAFETY: `peek` checked the length against where the payload lies.
+        // SAFETY: `peek` checked the length against the location of the payload.
         unsafe { View::new(self.payload, self.head.len as usize) }
     }
 }

@@ -5,7 +5,7 @@
 //! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without wrapping) of a
 //! ring of `n` lines carries the lap `p / n + 1` (mod 2^16). Until it is written, the line contains the previous lap,
 //! or zero in a new ring, so the check whether it has arrived is one load and one comparison. No other word of a line
-//! is ever read as a mark, so old payload cannot be mistaken for one.
+//! is ever read as a mark, so old payload cannot be mistaken for a mark.
 //!
 //! Word 0 is followed by the tag (8 bytes), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then the
 //! payload:

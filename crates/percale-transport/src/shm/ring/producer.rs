@@ -9,7 +9,7 @@ use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, copy_sh
 use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The longest payload that is written to prefetched lines, through the processor's wide registers. A longer payload is
-/// written in whole lines that need not be fetched (as the C library does it), so prefetching would only delay it.
+/// written in whole lines that need not be fetched (as the C library does), so prefetching would only delay it.
 const FETCHED: usize = 4096;
 /// Like [`FETCHED`], but in a stream, where there is no time to prefetch lines.
 const FETCHED_STREAM: usize = 2048;

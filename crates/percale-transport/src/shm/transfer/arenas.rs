@@ -141,8 +141,8 @@ impl Arenas {
         }
     }
 
-    /// Gives this arena, of `size` bytes in the memfd `fd`, to the peer, unless the peer has it. Returns whether the
-    /// peer has it now.
+    /// Gives this arena, of `size` bytes in the memfd `fd`, to the peer, unless the peer already has it. Returns
+    /// whether the peer has it afterwards.
     pub(in super::super) fn give(&mut self, arena: Identity, size: usize, fd: &Arc<OwnedFd>) -> bool {
         if self.given.iter().any(|(given, _)| *given == arena) {
             return true;

@@ -32,11 +32,11 @@ fn arena_is_revoked_when_the_socket_has_room() {
     let more = (held + 2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
     drop(goes);
     let last = (held + more + 2, Sharing::Writable);
-    assert!(!ours.give(last, BYTES, &stays), "there was room");
-    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Mapped(_))), "it was given");
+    assert!(!ours.give(last, BYTES, &stays), "the arena was accepted beyond the limit");
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Mapped(_))), "the arena was passed");
     assert!(ours.give(last, BYTES, &stays));
     assert!(matches!(theirs.mapping(last), Ok(ArenaAccess::Mapped(_))));
-    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Gone)), "it was not taken back");
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Gone)), "the arena was not taken back");
     assert_eq!(theirs.taken_back(), 1);
 }
 
@@ -57,15 +57,15 @@ fn peer_announcing_too_many_arenas_is_disconnected() {
 #[test]
 fn revoked_arena_number_is_not_a_protocol_error() {
     let [mut ours, mut theirs] = pair();
-    assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "never given");
+    assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "the arena was never passed");
     let memory = memory();
     assert!(ours.give((7, Sharing::Writable), BYTES, &memory));
     assert!(matches!(theirs.find(7, 0, BYTES as u64), Ok(Some(_))));
-    assert!(theirs.find(7, 1, BYTES as u64).is_err(), "beyond it");
+    assert!(theirs.find(7, 1, BYTES as u64).is_err(), "a range beyond the arena");
     drop(memory);
     ours.take_back();
     theirs.receive(8).unwrap();
-    assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "taken back");
+    assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "the arena was taken back");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 
     match given {
         ArenaAccess::Mapped(mapping) => Some(mapping),
         ArenaAccess::Unmapped => None,
-        ArenaAccess::Gone => panic!("it was given"),
+        ArenaAccess::Gone => panic!("the arena was passed"),
     }
 }
 
@@ -108,7 +108,7 @@ fn revoked_mapping_in_use_counts_against_the_limit() {
     let mut sides = pair();
     let half = sides[1].most / 16 * 9 / 4096 * 4096;
     let first = held_while_taken_back(1, half, &mut sides).unwrap();
-    assert!(held_while_taken_back(2, half, &mut sides).is_none(), "the first is mapped still");
+    assert!(held_while_taken_back(2, half, &mut sides).is_none(), "the first arena is still mapped");
     drop(first);
     assert!(held_while_taken_back(3, half, &mut sides).is_some(), "there is room again");
 }
@@ -117,7 +117,7 @@ fn revoked_mapping_in_use_counts_against_the_limit() {
 fn mappings_in_use_are_limited() {
     let mut sides = pair();
     let mut held: Vec<_> = (1..=LIMIT as u32).map(|n| held_while_taken_back(n, 4096, &mut sides).unwrap()).collect();
-    assert!(held_while_taken_back(2000, 4096, &mut sides).is_none(), "one too many");
+    assert!(held_while_taken_back(2000, 4096, &mut sides).is_none(), "one mapping more than the limit");
     held.pop();
     assert!(held_while_taken_back(2001, 4096, &mut sides).is_some(), "there is room again");
 }

@@ -41,7 +41,7 @@ struct Peer {
     proof: (u64, u64),
     /// Whether copies by process id are not allowed.
     by_file: AtomicBool,
-    /// Whether the kernel has refused to copy in both ways, although it allowed it before.
+    /// Whether the kernel has refused to copy in both ways, although it allowed copies before.
     refused: AtomicBool,
 }
 

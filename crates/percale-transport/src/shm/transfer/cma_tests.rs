@@ -65,7 +65,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     }
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
     drop(process);
-    assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "not that word");
+    assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "a wrong proof");
     // Simulates a peer with a process ID that an unrelated process has reused. That process is a later fork of the same
     // program, with its memory at the same addresses.
     let stranger = Child::new(&mut memory, 2, 77);

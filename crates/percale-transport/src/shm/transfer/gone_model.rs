@@ -70,7 +70,7 @@ fn loom_counted_bytes_were_read_before_memory_reuse() {
             }
         });
         let read = model.0.load(Ordering::Relaxed);
-        assert!(model.1.was_set() || read == 7, "it counts what was not sent");
+        assert!(model.1.was_set() || read == 7, "bytes were counted that were not sent");
         pusher.join().unwrap();
     });
 }

@@ -41,7 +41,7 @@
 //! # The end of a side's link
 //! When the link of a side has ended, the side permanently sets its [`StoppedMark`](super::pair::StoppedMark) word,
 //! after its last copy. The word covers all slots, including slots that are opened later by a puller that has not
-//! noticed the end yet: opening a slot never clears the word.
+//! detected the end yet: opening a slot never clears the word.
 //!
 //! The operations of that side end at this point, and their source memory may be reused or unmapped while the puller
 //! still reads it. So the puller checks the word after each chunk that it has read. Once the word is set, the chunk is

@@ -39,7 +39,7 @@ pub(super) struct Push {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PushPhase {
     Copying,
-    /// This side cannot continue. It waits until the puller has read that.
+    /// This side cannot continue. It waits until the puller has read the state that reports this.
     Failed(PullError),
     /// The payload is sent as frames with this id; this many bytes have been sent.
     Bounce(u32, u64),
@@ -174,7 +174,7 @@ impl Push {
         Ok(StepResult::Moved)
     }
 
-    /// Claims chunks and copies them, if possible. Returns whether it tried.
+    /// Claims chunks and copies them, if possible. Returns false if no chunk was claimed.
     fn copy(&mut self, slot: &TransferSlot, may_copy: &mut bool) -> bool {
         if self.exhausted
             || self.phase != PushPhase::Copying

@@ -110,7 +110,7 @@ fn exchange(options: TcpOptions, frames: &[(usize, Vec<usize>, bool)], keep: usi
         b.poll(0, &mut at_b).unwrap();
         a.is_idle() && at_b.reported.len() >= expected.len()
     });
-    assert!(at_b.reported == expected, "what arrived is not what was sent");
+    assert!(at_b.reported == expected, "the received data differs from the sent data");
     assert!(at_a.reported.is_empty());
 }
 
@@ -181,7 +181,7 @@ proptest! {
         for (n, target) in targets.iter().enumerate() {
             let len = pulls[n].0.min(pulls[n].1);
             prop_assert!(at_b.reported.contains(&SinkReport::Pulled(n as u32, Ok(len as u64))));
-            prop_assert!(target.bytes() == pattern(len, n), "pull {} brought something else", n);
+            prop_assert!(target.bytes() == pattern(len, n), "pull {} returned other bytes", n);
         }
         at_b.reported.retain(|reported| matches!(reported, SinkReport::Frame(..)));
         let messages: Vec<_> =

@@ -69,7 +69,7 @@ fn queued_frames_are_sent_with_the_last_frame_of_a_batch() {
     out.poll(&mut to);
     out.send(&mut to, &tagged(0, 3), &Segments::EMPTY, true).unwrap();
     out.send(&mut to, &tagged(FLUSH_BYTES, 4), &memory.whole(), false).unwrap();
-    assert_eq!(to.writes, [96, 64 + FLUSH_BYTES], "straight from the user's memory, behind what waited");
+    assert_eq!(to.writes, [96, 64 + FLUSH_BYTES], "the user's memory is sent after the queued bytes");
 }
 
 #[test]
@@ -82,7 +82,11 @@ fn full_socket_is_tried_once_per_poll_and_queue_is_bounded() {
     }
     assert_eq!(to.writes, [10]);
     assert!((QUEUE_LIMIT..QUEUE_LIMIT + 2_000).contains(&out.queued()));
-    assert_eq!(out.send(&mut to, &plain(FrameKind::Ack), &Segments::EMPTY, false), Ok(()), "answers have a reserve");
+    assert_eq!(
+        out.send(&mut to, &plain(FrameKind::Ack), &Segments::EMPTY, false),
+        Ok(()),
+        "answers have reserved room"
+    );
     out.poll(&mut to);
     assert_eq!(to.room.len(), 1, "a poll requests room once");
     out.poll(&mut to);

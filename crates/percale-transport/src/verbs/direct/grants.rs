@@ -111,13 +111,13 @@ mod tests {
         let mut grants = Grants::default();
         assert_eq!(grants.find(7, false), Err(None));
         assert_eq!(grants.find(7, true), Err(Some(1)));
-        assert_eq!(grants.find(7, true), Err(None), "it was asked");
+        assert_eq!(grants.find(7, true), Err(None), "the key was already requested");
         assert!(grants.learn(2, &LocateAnswer::Executed).is_err());
         grants.learn(1, &LocateAnswer::Granted(grant(5))).unwrap();
-        assert!(grants.learn(1, &LocateAnswer::Executed).is_err(), "it was answered");
+        assert!(grants.learn(1, &LocateAnswer::Executed).is_err(), "the request was already answered");
         assert_eq!((grants.find(7, true), grants.find(7, true)), (Ok(grant(5)), Ok(grant(5))));
         grants.forget(7, 4);
-        assert_eq!(grants.find(7, true), Ok(grant(5)), "another grant went");
+        assert_eq!(grants.find(7, true), Ok(grant(5)), "another grant was revoked");
         grants.forget(7, 5);
         assert_eq!(grants.find(7, true), Err(Some(2)));
         grants.learn(2, &LocateAnswer::Unknown).unwrap();

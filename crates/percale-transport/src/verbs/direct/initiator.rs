@@ -69,7 +69,8 @@ pub(super) struct Initiator {
     broken: u32,
     /// Whether the peer has reported that its end of the queue pair is in the error state.
     is_over: bool,
-    /// Whether a request got no answer because of that. If so, it is unknown which of the posted requests took place.
+    /// Whether a request got no answer because the peer's end is in the error state. If so, it is unknown which of the
+    /// posted requests took place.
     unsure: bool,
     /// Whether the device did not accept a request although there was room.
     is_dead: bool,
@@ -177,7 +178,7 @@ impl Initiator {
 
     /// If the peer's end is in the error state, ends this side's queue pair as soon as all outstanding accesses can be
     /// repeated. Accesses that cannot be repeated may have been acknowledged or refused before, and their completions
-    /// will soon report this. Otherwise the device's retries are exhausted.
+    /// will soon report this. Otherwise they end when the device's retries are exhausted.
     pub(super) fn retire(&mut self) {
         if let PairState::Up(lane) = &self.state
             && self.is_over
@@ -272,7 +273,7 @@ impl Initiator {
     }
 
     /// If the queue pair has failed and no request is outstanding, returns the accesses that did not take place to the
-    /// engine, the most recent one first. Returns whether it did so.
+    /// engine, the most recent one first. Returns false if this condition is not met.
     pub(super) fn give_back(&mut self, me: ConnectionId, sink: &mut impl Sink) -> bool {
         if !matches!(&self.state, PairState::Broken(lane, _) if lane.flights.is_empty()) {
             return false;

@@ -15,7 +15,7 @@ mod registered {
 
     /// The owner of a registration cache.
     pub trait Registers: fmt::Debug + Send + Sync {
-        /// Returns the cache, or `None` if it cannot be opened. The first call opens the cache with its registrar.
+        /// Returns the cache, or `None` if it cannot be opened. The first call opens the cache with `registrar`.
         fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>>;
     }
 

@@ -191,7 +191,7 @@ impl Direct {
         let initiator = self.initiator.as_mut().ok_or("unexpected reply about direct access");
         match (head.kind, head.id, head.tag) {
             (FrameKind::QueuePair, ASKS, _) => {
-                let peer = offered(payload)?.map_err(|_| "request for the other end of an invalid queue pair")?;
+                let peer = offered(payload)?.map_err(|_| "request to connect an invalid queue pair")?;
                 let target = self.target.get_or_insert_default();
                 target.requested(self.keys.is_some(), wire, peer, &mut self.pending_frames)
             }

@@ -87,7 +87,7 @@ pub(super) struct Record {
     leaving: Vec<u32>,
     /// Objects that the device failed to end.
     stuck: StuckResources,
-    /// Whether there are ended grants of which the peer has to be notified.
+    /// Whether the peer has to be notified of ended grants.
     pub(super) any_gone: bool,
     /// Whether the queue pair was set to the error state because a window or registration could not be ended.
     failed: bool,
@@ -236,7 +236,7 @@ impl Record {
         }
     }
 
-    /// Polls once whether the window of a leaving entry is unbound.
+    /// Checks once whether the window of a leaving entry is unbound.
     pub(super) fn advance(&mut self, number: u32) {
         let Self { pair, entries, windows, .. } = self;
         let entry = entries.find_wire(number).and_then(|id| entries.get_mut(id));
@@ -308,7 +308,7 @@ impl Record {
             }
             Err(registration) => {
                 self.stuck.registrations.push(registration);
-                "a window is bound to it".to_owned()
+                "a window is bound to the registration".to_owned()
             }
         };
         crate::later::later!(error: error, "cannot deregister memory");
@@ -362,8 +362,8 @@ impl Record {
     }
 
     /// Deallocates all windows that were bound over the queue pair. Called when the queue pair is about to be
-    /// destroyed, because no window may be bound over it at that time. Returns the grants that this revoked and that
-    /// were not already being revoked, with their regions. The peer has to be notified of them.
+    /// destroyed, because no window may be bound over it at that time. Returns the grants that this call has revoked,
+    /// with their regions. The peer has to be notified of these grants.
     pub(super) fn end_windows(&mut self) -> Vec<(u32, Weak<Registered>)> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);

@@ -41,7 +41,7 @@ fn unregistrable_regions_are_accessed_by_the_target() {
     assert_eq!(
         grantee.grant(&Registered::for_test(Segments::one(fixed))),
         LocateAnswer::Executed,
-        "it cannot be written"
+        "the memory is read-only"
     );
     let mut memory = vec![0; 100];
     let whole = region(&mut memory);
@@ -63,7 +63,7 @@ fn grant_number_and_key_are_not_reused_before_peer_release() {
         numbers.push(number(first));
         let mut revocation = Revocation::start(Arc::clone(&region));
         assert!(revocation.is_over());
-        assert_eq!(grantee.grant(&region), LocateAnswer::Unknown, "it is closed");
+        assert_eq!(grantee.grant(&region), LocateAnswer::Unknown, "the region is closed");
     }
     assert!(grantee.forgotten(numbers[5]).is_err(), "the peer was not notified");
     assert!(grantee.has_changes());

@@ -1,4 +1,4 @@
-//! The device's windows of one peer. They are bound over its queue pair. Also contains their revocation.
+//! The device's windows of one peer, which are bound over the peer's queue pair, and the revocation of these windows.
 //!
 //! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. The local device
 //! alone executes them, so no thread waits for a peer. A thread that binds a window waits for the completion. A request
@@ -287,7 +287,7 @@ impl PeerWindows {
 
     /// Handles a request that was not answered in time.
     fn silent(&mut self, pair: &Arc<QueuePair>) -> BindFailure {
-        self.give_up(pair, &format!("no answer in {ANSWERS:?}"))
+        self.give_up(pair, &format!("no answer within {ANSWERS:?}"))
     }
 
     fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> BindFailure {

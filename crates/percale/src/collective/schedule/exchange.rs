@@ -7,7 +7,6 @@
 //!   all blocks that move by that round's distance. The number of rounds is the binary logarithm of the number of
 //!   members, rounded up. Otherwise every member sends directly to every other member, to a few of them at a time. The
 //!   order of the destinations differs between members (pairwise exchange).
-//!   destinations differs between members (pairwise exchange).
 
 use super::{MemoryPart, Program, runs};
 

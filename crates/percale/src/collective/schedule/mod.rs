@@ -56,7 +56,7 @@ pub(crate) struct Program {
     combined: Option<MemoryPart>,
     /// The plan for which the program was created.
     pub(crate) plan: Option<Plan>,
-    /// Whether it combines elements that other members send.
+    /// Whether the program combines elements that other members send.
     pub(crate) folds: bool,
 }
 

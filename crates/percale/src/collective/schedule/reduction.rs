@@ -214,7 +214,7 @@ const fn parts_of(members: usize) -> usize {
 /// The partners and parts of an exchange. The number of participants is a power of two, and they are renumbered.
 struct Exchange {
     parts: usize,
-    /// The number of participants that represent two members each. They are the first ones.
+    /// The number of participants that represent two members each. These are the first participants.
     surplus: usize,
     own: usize,
     cut: Partition,

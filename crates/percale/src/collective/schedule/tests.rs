@@ -99,7 +99,7 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
         idle = 0;
     }
     assert!(members.iter().all(|member| member.expected.is_empty()), "every receive has completed");
-    assert!(wires.values().all(VecDeque::is_empty), "everything that was sent was received");
+    assert!(wires.values().all(VecDeque::is_empty), "all sent messages were received");
     true
 }
 
@@ -275,7 +275,8 @@ fn barrier_blocks_until_all_members_enter() {
         for late in 0..members {
             let mut all = programs(Collective::Barrier, &vec![Vec::new(); members], 0, Datatype::U8, false);
             all[late].steps = VecDeque::from([ScheduleStep::Settle]);
-            all[late].expected.push_back((members, 0, 0)); // It expects a message from a member that does not exist, so it waits forever.
+            // This member expects a message from a member that does not exist, so it waits forever.
+            all[late].expected.push_back((members, 0, 0));
             let mut turn = 0;
             // All other members run as far as possible.
             let passed = run(&mut all, AtomicOp::Sum, Datatype::U8, |members| {

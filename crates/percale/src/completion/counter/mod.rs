@@ -30,7 +30,7 @@ use self::cell::CounterCell;
 pub(crate) use self::due::{CounterWork, Due};
 pub(crate) use self::fire::{Begun, Starter, fire, kick, taken_back};
 pub(crate) use self::waiting::{Condition, WaitId, WaitQueue};
-use super::wait::{Progress, Wait, WaitError};
+use super::wait::{Driven, Wait, WaitError};
 
 /// The reason why a counter did not reach the threshold of a wait.
 #[derive(Debug, thiserror::Error)]
@@ -236,7 +236,8 @@ impl Counter {
         while let Some(due) = waiting.pop(cell.value(), cell.value().saturating_add(cell.errors())) {
             begin(due);
         }
-        cell.waits_for(waiting.next()); // A thread that counts after this point reads this threshold or waits for the lock.
+        // A thread that counts after this point reads this threshold or waits for the lock.
+        cell.waits_for(waiting.next());
     }
 
     /// Accesses the waiting work, to cancel some of it.
@@ -299,12 +300,12 @@ impl Counter {
     ///
     /// # Errors
     /// If the system cannot watch the endpoint's descriptor or start a thread for its progress, or in a forked child.
-    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+    pub fn attach(&self, endpoint: &Arc<dyn Driven>) -> io::Result<()> {
         self.line.wait.attach(endpoint)
     }
 
     /// Removes `endpoint`.
-    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+    pub fn detach(&self, endpoint: &Arc<dyn Driven>) {
         self.line.wait.detach(endpoint);
     }
 
@@ -317,8 +318,8 @@ impl Counter {
         self.line.wait.descriptor()
     }
 
-    /// Arms the descriptor for the next change. Returns false if reading can make progress, or if the owner of an
-    /// endpoint that counts here can.
+    /// Arms the descriptor for the next change. Returns false if reading, or the owner of an endpoint that counts here,
+    /// can make progress.
     ///
     /// # Errors
     /// If no descriptor can be created, or in a forked child.

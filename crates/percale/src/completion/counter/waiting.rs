@@ -41,7 +41,7 @@ impl WaitId {
 
 #[derive(Debug)]
 struct WaitingEntry {
-    /// Its number in the sequence of all work that was queued here, modulo 2^32.
+    /// The number of the work in the sequence of all work that was queued here, modulo 2^32.
     stamp: u32,
     /// The domain that queued the work; `None` if an endpoint's owner posted it.
     owner: Option<NonZeroU32>,

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::{Progress, Wait, lock};
+use super::{Driven, Wait, lock};
 
 /// A [`Wait`] that follows others. Every endpoint that feeds a followed `Wait` also feeds the follower, and a wake-up
 /// of the followed one's sleeping threads also wakes those of the follower.
@@ -12,11 +12,11 @@ pub(in crate::completion) trait Follower: Send + Sync {
     ///
     /// # Errors
     /// If the system cannot watch the driver's descriptor.
-    fn attached(&self, driver: &Arc<dyn Progress>) -> io::Result<()>;
+    fn attached(&self, driver: &Arc<dyn Driven>) -> io::Result<()>;
 
     /// Called when `driver` was detached from a followed `Wait`, or when this follower stops following a `Wait` with
     /// that driver.
-    fn detached(&self, driver: &Arc<dyn Progress>);
+    fn detached(&self, driver: &Arc<dyn Driven>);
 
     /// Called when a followed `Wait` that was armed is notified.
     fn woken(&self);
@@ -63,7 +63,7 @@ impl Wait {
     }
 
     /// Returns whether `driver` is attached.
-    pub(in crate::completion) fn is_driven_by(&self, driver: &Arc<dyn Progress>) -> bool {
+    pub(in crate::completion) fn is_driven_by(&self, driver: &Arc<dyn Driven>) -> bool {
         let driver = Arc::downgrade(driver);
         self.drivers().iter().any(|other| other.ptr_eq(&driver))
     }

@@ -1,6 +1,6 @@
 //! Lets threads sleep until a queue or counter is ready.
 //!
-//! A [`Wait`] belongs to one queue or counter. It has a list of the endpoints that feed it (as [`Progress`]), so that a
+//! A [`Wait`] belongs to one queue or counter. It has a list of the endpoints that feed it (as [`Driven`]), so that a
 //! waiting thread also drives them. Threads sleep here in two ways:
 //! * In [`Wait::until`], each on its own eventfd and on the endpoints' descriptors. A notification wakes all of them,
 //!   and each checks its own condition, because they may wait for different things. A thread that waits for a counter's
@@ -55,7 +55,7 @@ const SLEEP: Duration = Duration::from_millis(100);
 const EAGER_ROUNDS: u32 = 32;
 
 /// An object that has to be driven to produce completions: an endpoint that several threads share.
-pub trait Progress: Send + Sync {
+pub trait Driven: Send + Sync {
     /// Makes the progress that is possible now, without blocking.
     fn progress(&self);
 
@@ -78,8 +78,8 @@ pub trait Progress: Send + Sync {
     }
 
     /// Returns the descriptor that, once armed, becomes readable when there is something to do. It stays readable until
-    /// progress is made or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms without a
-    /// reason, so that a thread that sleeps on it checks again.
+    /// progress is made or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms even if
+    /// there is nothing to do, so that a thread that sleeps on it checks again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -148,11 +148,11 @@ pub struct Wait {
     sleepers: Mutex<Vec<Arc<EventDescriptor>>>,
     /// The endpoints that make progress. The list is replaced and never changed in place, so that no endpoint is driven
     /// under the lock.
-    drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
+    drivers: Mutex<Arc<[Weak<dyn Driven>]>>,
     /// The epoll set of the drivers' descriptors. It is created and changed under the lock of `drivers`.
     set: OnceLock<OwnedFd>,
     outside: OnceLock<WaitDescriptors>,
-    /// Poll sets and wait sets of which the owner of this `Wait` is a member.
+    /// The poll sets and wait sets that contain the owner of this `Wait`.
     followers: Followers,
     /// The number of endpoints that report here and that no wait can drive.
     undriven: AtomicUsize,
@@ -191,7 +191,7 @@ impl Wait {
         }
     }
 
-    /// Returns whether this process created the `Wait`, and is not a fork of the one that did.
+    /// Returns whether this is the process that created the `Wait`, and not a fork of it.
     #[inline]
     pub(in crate::completion) fn is_here(&self) -> bool {
         self.process.is_none_or(Process::is_here)
@@ -210,7 +210,7 @@ impl Wait {
     /// If the system cannot watch the driver's descriptor (it is watched after a thread has slept here or in a
     /// follower, or has requested a descriptor), if the drivers make progress without calls and the system cannot start
     /// a thread, or in a forked child.
-    pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+    pub fn attach(&self, driver: &Arc<dyn Driven>) -> io::Result<()> {
         self.check_process()?;
         let descriptor = driver.descriptor();
         let mut drivers = lock(&self.drivers);
@@ -234,7 +234,7 @@ impl Wait {
     }
 
     /// Removes `driver`.
-    pub fn detach(&self, driver: &Arc<dyn Progress>) {
+    pub fn detach(&self, driver: &Arc<dyn Driven>) {
         if !self.is_here() {
             return;
         }
@@ -261,12 +261,12 @@ impl Wait {
         self.undriven.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns whether a wait might never end because an endpoint makes no progress.
+    /// Returns whether a wait might never end because no thread makes progress on an endpoint.
     pub(in crate::completion) fn is_undriven(&self) -> bool {
         self.undriven.load(Ordering::SeqCst) > 0
     }
 
-    fn drivers(&self) -> Arc<[Weak<dyn Progress>]> {
+    fn drivers(&self) -> Arc<[Weak<dyn Driven>]> {
         Arc::clone(&lock(&self.drivers))
     }
 

@@ -37,7 +37,7 @@ impl Driver {
     }
 }
 
-impl Progress for Driver {
+impl Driven for Driver {
     fn progress(&self) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ fn wait_progresses_attached_drivers_and_wakes_for_descriptors() {
     for before in [true, false] {
         let wait = Wait::new();
         let driver = Driver::new();
-        let shared: Arc<dyn Progress> = driver.clone();
+        let shared: Arc<dyn Driven> = driver.clone();
         if before {
             wait.attach(&shared).unwrap();
             assert!(!readable(&wait));

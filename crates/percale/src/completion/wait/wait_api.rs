@@ -15,12 +15,12 @@ macro_rules! wait_api {
             /// # Errors
             /// If the system cannot watch the endpoint's descriptor or start a thread for its progress, or in a forked
             /// child.
-            pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+            pub fn attach(&self, endpoint: &Arc<dyn Driven>) -> io::Result<()> {
                 self.shared.wait.attach(endpoint)
             }
 
             /// Removes `endpoint`.
-            pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+            pub fn detach(&self, endpoint: &Arc<dyn Driven>) {
                 self.shared.wait.detach(endpoint);
             }
 

@@ -8,10 +8,10 @@
 //! reads [`Event::ConnectionRefused`](crate::Event::ConnectionRefused).
 //!
 //! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]. In all other respects it is like any
-//! other endpoint. Receives may be posted at any time, sends and accesses while the connection is up. When one side
-//! [shuts down](Endpoint::shutdown), closes or dies, the other side first receives the messages that have arrived, and
-//! then reads [`Event::Shutdown`](crate::Event::Shutdown) once. Receives that have no message then fail. An endpoint is
-//! connected at most once in its lifetime.
+//! other endpoint. Receives may be posted at any time, sends and accesses only while the connection is up. When one
+//! side [shuts down](Endpoint::shutdown), closes or dies, the other side first receives the messages that have arrived,
+//! and then reads [`Event::Shutdown`](crate::Event::Shutdown) once. Receives that have no message then fail. An
+//! endpoint is connected at most once in its lifetime.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

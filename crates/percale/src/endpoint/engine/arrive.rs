@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    /// Fetches an offer.
+    /// Starts to fetch the payload of an offered message.
     fn start_pull(&mut self, from: ConnectionId, head: Head, offer: &Offer, receive: Receive) {
         let into = self
             .messages
@@ -234,7 +234,8 @@ impl Core {
         };
         let source = match requested {
             PullAnswer::Source(source) => source,
-            PullAnswer::Gone => Lease::own(&Segments::EMPTY), // This is shorter than the request.
+            // An empty source is shorter than the request, so the peer's pull fails.
+            PullAnswer::Gone => Lease::own(&Segments::EMPTY),
             PullAnswer::Nothing => {
                 return self.peers.flag_violation(from, "pull request for an operation without an offer");
             }

@@ -73,8 +73,8 @@ impl Engine {
         if self.closed { ConnectionError::Closed } else { ConnectionError::Forked }
     }
 
-    /// Sends the remaining frames, for a bounded time. Returns the end of that time. The remainder may be used for
-    /// goodbyes.
+    /// Sends the remaining frames, for a bounded time. Returns the end of that time. The time that remains may be used
+    /// for goodbyes.
     pub(super) fn flush(&mut self) -> Instant {
         let is_simulated = matches!(self.connector, Connector::Sim(_));
         let until = Instant::now() + if is_simulated { SIMULATED_LINGER } else { LINGER };
@@ -112,7 +112,8 @@ impl Engine {
                 }
                 self.poller.sockets -= 1;
                 if self.poller.sockets == 0 {
-                    self.ticks = None; // It is no longer read. In the epoll set it would wake every sleeper at once.
+                    // The timer is no longer read. In the epoll set it would wake every sleeper at once.
+                    self.ticks = None;
                 }
             }
             AnyLink::Shm(_) => self.doorbell_allocator.release(self.core.peers.get(slot).bit()),

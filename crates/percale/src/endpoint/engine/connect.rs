@@ -270,7 +270,7 @@ impl Engine {
         if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation, proven) }
     }
 
-    /// Reports that a link is in use, and hands the waiting operations to it.
+    /// Reports that a link is in use, and passes the waiting operations to it.
     fn stands(&mut self, slot: ConnectionId, transport: TransportKind, reason: &str) {
         self.core.peers.set_reason(slot, reason);
         if self.role.is_some() {

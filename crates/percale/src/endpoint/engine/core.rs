@@ -10,8 +10,8 @@
 //! 1. An operation completes exactly once: it is in exactly one component, and the function that ends it removes it
 //!    there.
 //! 2. A number that a peer or a link returns is looked up in the component that assigned it, which checks that the
-//!    number belongs to that peer. The number of an entry that no longer exists is late: it is ignored, or the answer
-//!    is that the entry is gone.
+//!    number belongs to that peer. The number of an entry that no longer exists is stale: it is ignored, or the answer
+//!    states that the entry no longer exists.
 
 use super::admission::Admission;
 use super::draining::DrainingTransfers;
@@ -121,7 +121,7 @@ impl Core {
     #[cold]
     pub(crate) fn report_error(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
         match notify {
-            Notify::Collective => {} // It was handled before.
+            Notify::Collective => {} // The caller has already handled it.
             Notify::Operation => self.operations.fail(error),
             Notify::Queue => self.reporting.push_error(side, error),
             Notify::Shared | Notify::SharedSilent if self.reporting.queue_of(side).is_none() => {
@@ -139,7 +139,7 @@ impl Core {
         if notify == Notify::Queue { self.reporting.reserve(side) } else { Ok(()) }
     }
 
-    /// Returns the reserved room of an operation that was not posted after all.
+    /// Releases the room that was reserved for an operation that was not posted.
     #[inline]
     pub(crate) fn unreserve(&mut self, side: Side, notify: Notify) {
         if notify == Notify::Queue {
@@ -234,7 +234,7 @@ impl Core {
         }
     }
 
-    /// Counts one send fewer that waits for its peer.
+    /// Counts the end of a send that waited for its peer.
     #[inline]
     fn send_over(&mut self, to: ConnectionId, notify: Notify) {
         self.peers.finished(to);

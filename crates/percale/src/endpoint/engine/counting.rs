@@ -3,8 +3,8 @@
 //! Operations that this endpoint begins, and messages that it receives, are counted when they end, by the flags of
 //! their completions, whether or not the completion is reported. Accesses of peers to local regions are counted when
 //! this endpoint executes them. Peers send a notice of accesses that this endpoint does not see
-//! ([`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote)), because it requested that when the connection was
-//! established or the counter was added ([`FrameKind::Counts`](crate::wire::head::FrameKind::Counts)).
+//! ([`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote)), because this endpoint requested such notices when the
+//! connection was established or the counter was added ([`FrameKind::Counts`](crate::wire::head::FrameKind::Counts)).
 
 use super::Engine;
 use super::core::Core;

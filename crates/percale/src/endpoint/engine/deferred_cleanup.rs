@@ -4,11 +4,11 @@
 //! closed long before. So the memory that closing endpoints own for such operations is kept here until the peer has
 //! released it or the peer process has ended. Operations on memory of the application are reported only then.
 //!
-//! A thread checks the kept memory while there is any, so that an end is reported independently of the calls of the
-//! application: its queues may have outlived every endpoint, and a waiting reader makes no progress on closed
-//! endpoints. The memory is also checked when endpoints are opened and closed, by progress threads, and by readers of
-//! queues to which shared endpoints report. All of them check without an endpoint's lock, because dropping the memory
-//! may run code of the application.
+//! While any memory is kept, a thread checks it. So the end of an operation is reported even if the application makes
+//! no further calls: queues of the application may have outlived every endpoint, and a thread that waits for a queue
+//! makes no progress on closed endpoints. The memory is also checked when endpoints are opened and closed, by progress
+//! threads, and by readers of queues to which shared endpoints report. All of them check without an endpoint's lock,
+//! because dropping the memory may run application code.
 //!
 //! Kept memory is never dropped early, regardless of its amount: otherwise a report, and the room that was reserved for
 //! it, would be lost. The amount is bounded as follows:

@@ -2,8 +2,8 @@
 //!
 //! Every operation ends once: it is in one table, is removed from it, and is reported as failed, which uses up the room
 //! that it reserved. Operations on memory to which a local peer may still be writing are the exception. Such an
-//! operation ends when that peer has released the memory. If that takes longer than the time for closing, operation and
-//! memory are kept [`deferred_cleanup`](super::deferred_cleanup).
+//! operation ends when that peer has released the memory. If that takes longer than the time for closing,
+//! [`deferred_cleanup`](super::deferred_cleanup) keeps the operation and the memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub(super) struct DeferredFailure {
     side: Side,
     notify: Notify,
     error: ErrorEntry,
-    /// Whether the endpoint's counters ignore it.
+    /// Whether the endpoint's counters ignore the operation.
     quiet: bool,
     /// The operation's own counter, which counts its end.
     counting: Option<Counter>,
-    /// The buffer of a shared receive context of which the operation's memory is a part.
+    /// The buffer of a shared receive context that contains the operation's memory.
     part: Option<Arc<Many>>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct DeferredFailures {
 }
 
 impl Core {
-    /// Ends all operations. There are no links any more, and no operation begins. Waits until `until` for peers to
+    /// Ends all operations. The caller has closed all links and starts no operation. Waits until `until` for peers to
     /// release memory to which they may still be writing.
     #[cold]
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
@@ -72,14 +72,14 @@ impl Core {
         }
         self.messages.drop_claims();
         self.peers.drop_actions();
-        // This comes last, so that buffers of which peers hold parts are released together with those parts.
+        // This comes last, so that a buffer is released together with the parts of it that peers hold.
         if !links.is_empty() {
             self.end_held(links, until);
         }
     }
 
-    /// Takes the operations whose memory the peer of a broken link may still be writing out of the tables, so that they
-    /// do not fail yet.
+    /// Removes from the tables the operations with memory to which the peer of a broken link may still be writing, so
+    /// that they do not fail yet.
     #[cold]
     pub(super) fn defer_failures(&mut self, from: ConnectionId, draining: DrainingLink, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();

@@ -62,8 +62,8 @@ impl Engine {
         })
     }
 
-    /// Returns the link and the queue for an operation that may be made at once. A mapped key belongs to no grant, so
-    /// it is not found there.
+    /// Returns the link and the queue for an operation that may be made at once. Mapped keys need no check here: they
+    /// belong to no grant, so the look-up of the grant fails.
     #[inline(always)]
     fn in_place(&mut self, peer: PeerAddress, flags: OpFlags, counts: Counts) -> Option<(&mut ShmLink, &mut Ring)> {
         // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.

@@ -4,10 +4,10 @@
 //! yields the processor, which takes longer than a message. A message that arrives meanwhile is not read. Therefore, if
 //! a receive is posted, a poll lingers for at most [`AT_MOST`], on one of two conditions:
 //! * The application spins: its last poll also found nothing, and ended less than [`AT_ONCE`] ago. An application that
-//!   computes between two polls is not delayed. Neither is one with more processes than processors, because a yield
-//!   that lets other processes run takes longer than that.
-//! * Lingering was successful the last time. An unsuccessful attempt ends this, so an application that sends, computes
-//!   and polls loses that time once.
+//!   computes between two polls is not delayed. An application with more processes than processors is not delayed
+//!   either, because a yield that lets other processes run takes longer than [`AT_ONCE`].
+//! * Lingering was successful the last time. After an unsuccessful attempt this condition no longer holds, so an
+//!   application that sends, computes and polls loses that time only once.
 //!
 //! After a number of unsuccessful attempts in a row, no poll lingers until one has found a result. An application that
 //! polls in short steps of its work looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each
@@ -131,7 +131,7 @@ mod tests {
         assert!(!linger.is_worthwhile());
         linger.ended(true);
         assert!(linger.is_worthwhile());
-        assert!(linger.is_worthwhile(), "it stays worthwhile until it is unsuccessful");
+        assert!(linger.is_worthwhile(), "lingering stays worthwhile until an attempt fails");
         linger.ended(false);
         assert!(!linger.hopeful);
         assert!(!linger.is_soon_at(Instant::now() + AT_ONCE));

@@ -143,7 +143,7 @@ pub struct Engine {
     /// Work that only some endpoints have: for roles, for shared receive contexts, and for operations that wait for
     /// counters.
     optional_work: OptionalWork,
-    /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
+    /// The process in which the engine can be used: the process that created it, until it is closed ([`closing`]).
     process: Process,
     /// Whether the engine was closed. A closed engine does nothing.
     closed: bool,

@@ -172,8 +172,8 @@ impl Poller {
         self.round.is_multiple_of(COLD_SWEEP)
     }
 
-    /// Called in a round in which a hot link was active. Returns whether everything else can wait for another round,
-    /// which is the case at all but every [`SWEEP`]th call.
+    /// Called in a round in which a hot link was active. Returns whether everything else can wait for another round:
+    /// false at every [`SWEEP`]th call, otherwise true.
     #[inline]
     pub(super) fn may_skip_others(&mut self) -> bool {
         self.skipped = (self.skipped + 1) % SWEEP;
@@ -189,8 +189,9 @@ impl Poller {
         (sweep, sweep || self.crowded || self.quiet > QUIET)
     }
 
-    /// Returns whether only epoll is polled, without the hot socket. The next message may come from any peer, and in a
-    /// ring of processes two system calls in each round cost a quarter of the time of a hop.
+    /// Returns whether only epoll is polled, without a separate poll of the hot socket. The next message may come from
+    /// any peer, so the poll of the hot socket would usually be unnecessary: in a ring of processes, two system calls
+    /// in each round cost a quarter of the time of a hop.
     #[inline]
     pub(super) const fn asks_epoll_alone(&self) -> bool {
         self.crowded && self.sockets > 1
@@ -235,9 +236,8 @@ impl Poller {
         self.crowded = crowded;
     }
 
-    /// Returns whether a read may spin on the rings for a while. This is so if nothing waits to be sent, if sockets
-    /// have to wait anyway because shared memory is busy (or if there are no sockets), and if the thread is not
-    /// crowded.
+    /// Returns whether a read may spin on the rings for a while: nothing waits to be sent, sockets have to wait anyway
+    /// because shared memory is busy (or there are no sockets), and the thread is not crowded.
     #[inline]
     pub(super) fn may_linger(&self) -> bool {
         !self.crowded && self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn idle_hot_socket_does_not_delay_others() {
         assert_eq!(looks(&mut poller(2), 64, false), (64, 64));
-        assert_eq!(looks(&mut poller(1), LONE_SWEEP, false), (LONE_SWEEP, 1), "there is no other");
+        assert_eq!(looks(&mut poller(1), LONE_SWEEP, false), (LONE_SWEEP, 1), "there is no other socket");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::PeekResult;
 use crate::wire::head::Head;
 
-/// The maximum number of messages that one read takes, as for links that are polled.
+/// The maximum number of messages that one read takes from the rings. One poll of a link has the same maximum.
 const BATCH: usize = 16;
 
 /// The number of polls of a ring that take as long as a read of a socket.
@@ -37,7 +37,7 @@ enum RingPollResult {
 
 impl Engine {
     /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a check of the rings
-    /// alone is not enough, if progress is owed or a link is busy, and in any case at every 16th call. So a read of
+    /// alone is not enough, if progress is due or a link is busy, and in any case at every 16th call. So a read of
     /// waiting results is not delayed, and a reader that always finds results makes progress too.
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
@@ -52,7 +52,7 @@ impl Engine {
                     // Measured between distant cores: without this hint a cache line often takes three transfers
                     // instead of two. The line is probably requested again before its mark is written, and has to be
                     // transferred once more. The hint is given only for a while after a message, because a client that
-                    // polls after each step of its own work loses time by it (HPCC's MPIRandomAccess on two ranks: 1.75
+                    // polls after each step of its own work loses time (HPCC's MPIRandomAccess on two ranks: 1.75
                     // s with the hint at every read, 1.38 s like this).
                     if self.poller.was_recently_active() {
                         std::hint::spin_loop();
@@ -180,8 +180,8 @@ impl Engine {
     }
 
     /// Makes the next read make progress even if results wait. This is called after a send if its bytes leave only with
-    /// that progress, or if the peer is notified only then. (A send that was reported as complete arrives without
-    /// further progress of this endpoint from the moment at which the completion can be read.)
+    /// that progress, or if the peer is notified only then. (Once the completion of a send can be read, the message
+    /// arrives without further progress of this endpoint.)
     #[inline]
     pub(super) const fn require_progress(&mut self) {
         self.pace.require_progress();
@@ -201,9 +201,9 @@ impl Engine {
         }
     }
 
-    /// Handles a read that found nothing and took as long as `looks` polls of a ring. Other threads may need the
-    /// processor, so it is offered to them from time to time. It is offered less often if they had it between two reads
-    /// because the caller yielded or did other work.
+    /// Handles a read that found nothing and took as long as `looks` polls of a ring. Yields the processor from time to
+    /// time, because other threads may need it. Yields less often if other threads could run between two reads because
+    /// the caller yielded or did other work.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_active() {

@@ -105,7 +105,8 @@ impl Core {
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
         let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.is_single() {
-            SourceFilter::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
+            // An endpoint of one connection has only one sender, and receives may be posted before the peer is known.
+            SourceFilter::Any
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
             SourceFilter::From(u64::from(self.peers.direct_receive(slot)))
@@ -277,7 +278,7 @@ impl Core {
             let dropped = self.drop_held(kind, |of, _, message| {
                 of == from && !matches!(message.body, UnexpectedPayload::Whole(_) | UnexpectedPayload::Short(_))
             });
-            crate::later::later!(debug: dropped, "unexpected messages will never arrive");
+            crate::later::later!(debug: dropped, "dropped unexpected messages whose data will never arrive");
         }
         self.peers.set_holds_messages(from, true); // This is an assumption, which `has_held_messages` checks.
     }

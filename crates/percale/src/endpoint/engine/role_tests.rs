@@ -121,7 +121,10 @@ fn listener_disconnects_peer_after_invalid_frame() {
             hostile.access.with_here(|engine| send(engine, slot, head, payload));
         }
         world.turns(MANY, &[&hostile]);
-        assert!(matches!(events.read(), Some(Event::PeerDown { .. })), "case {case}: it is still connected");
+        assert!(
+            matches!(events.read(), Some(Event::PeerDown { .. })),
+            "case {case}: the hostile peer is still connected"
+        );
         assert_eq!(world.listener.pending(), 0, "case {case}");
         world.serves();
     }
@@ -130,7 +133,11 @@ fn listener_disconnects_peer_after_invalid_frame() {
     for _ in 0..20 {
         world.serves();
     }
-    assert!(world.listener.peers() <= slots + 1, "{} peers after {slots}", world.listener.peers());
+    assert!(
+        world.listener.peers() <= slots + 1,
+        "{} peers, expected at most one more than {slots}",
+        world.listener.peers()
+    );
 }
 
 /// Requirements: CON-018, FLT-007.
@@ -249,7 +256,7 @@ fn client_disconnects_from_listener_after_invalid_frame() {
             other => panic!("case {case}: {other:?}"),
         }
         assert_eq!(reported.read(), None, "case {case}: the result is reported only once");
-        receive.take().unwrap().wait().map(drop).expect_err("it took nothing");
+        receive.take().unwrap().wait().map(drop).expect_err("the receive got no message");
         world.serves();
     }
 }

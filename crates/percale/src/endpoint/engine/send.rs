@@ -144,7 +144,7 @@ impl Engine {
     }
 
     /// Posts a send that cannot go to the link at once: the peer is not connected, other operations wait for it
-    /// already, or the operation is special.
+    /// already, or the flags or the length need special handling.
     #[cold]
     fn post_send_slow(&mut self, slot: ConnectionId, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if work.flags.contains(OpFlags::DEVICE) {

@@ -171,7 +171,7 @@ impl Engine {
         Ok(Awaiting { address: own, anywhere, incarnation: own_incarnation })
     }
 
-    /// Stops awaiting a caller that will not call, because its request no longer exists.
+    /// Stops awaiting a caller that will not connect, because its request no longer exists.
     pub(crate) fn stop_awaiting(&mut self, why: &str) {
         self.end_single(false, ErrorCode::Refused, why);
     }

@@ -101,7 +101,7 @@ impl Armed {
     /// spuriously.
     pub(super) fn sleep_on_doorbell(&self, timeout: Duration) {
         let SleepTarget::Doorbell(doorbell, wake_method) = &self.on else {
-            panic!("the waiter does not sleep on the bell alone")
+            panic!("the waiter does not sleep on a doorbell")
         };
         doorbell.sleep(*wake_method, timeout);
     }

@@ -1,8 +1,8 @@
 //! Operations on local memory that belongs to a device, in part or in whole.
 //!
 //! The operation itself runs on pinned memory of the host. The data that it reads is copied there when it begins. The
-//! data that it received is copied to the device when it has ended, and then its end is reported. In between it is kept
-//! like an operation that a counter began ([`Triggered`](super::triggered::Triggered)), so the paths of other
+//! data that it received is copied to the device when it has ended, and then its end is reported. In between, the
+//! operation is kept like one that a counter began ([`Triggered`](super::triggered::Triggered)), so the paths of other
 //! operations need not handle it. The location of the memory was determined when the operation was posted
 //! ([`OpFlags::DEVICE`]).
 

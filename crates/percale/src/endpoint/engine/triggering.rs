@@ -177,7 +177,7 @@ impl Engine {
         }
         let canceled = transfer.canceled;
         if canceled {
-            // A cancelled operation is not counted: work that waits for the count would begin.
+            // A canceled operation is not counted: work that waits for the count would begin.
             (transfer.counting, transfer.quiet) = (None, true);
         }
         let mut operation = *transfer.operation.work();
@@ -278,7 +278,7 @@ impl Core {
         true
     }
 
-    /// Reports an operation that was cancelled before it was due.
+    /// Reports an operation that was canceled before it was due.
     fn cancelled(&mut self, transfer: Transfer, why: &str) {
         let Transfer { operation, notify, quiet, .. } = transfer;
         let (side, entry) = (operation.work().side(), operation.work().entry());

@@ -102,7 +102,7 @@ pub(crate) enum Side {
 pub(crate) struct PendingOperation {
     /// The operation.
     pub(crate) work: QueuedWork,
-    /// Where its end is reported.
+    /// Where the completion of the operation is reported.
     pub(crate) notify: Notify,
 }
 
@@ -203,7 +203,7 @@ pub(crate) struct Receive {
     pub(crate) place: ReceiveDestination,
     /// The context that the completion returns.
     pub(crate) context: u64,
-    /// Where its end is reported.
+    /// Where the completion of the operation is reported.
     pub(crate) notify: Notify,
     /// The multi-receive buffer, if this receive is one, or if `place` is a part of one.
     pub(crate) multi: Option<Id<MultiReceive>>,
@@ -212,13 +212,13 @@ pub(crate) struct Receive {
 /// A message for which no receive was posted yet.
 #[derive(Debug)]
 pub(crate) struct Unexpected {
-    /// The peer that sent it.
+    /// The peer that sent the message.
     pub(crate) from: ConnectionId,
-    /// Its head.
+    /// The message's head.
     pub(crate) head: Head,
     /// The message's length (not the frame's: an offer's frame is short).
     pub(crate) len: u64,
-    /// Where its payload is.
+    /// Where the message's payload is.
     pub(crate) body: UnexpectedPayload,
 }
 
@@ -262,7 +262,7 @@ impl Short {
 /// A payload that is arriving over a byte stream.
 #[derive(Debug)]
 pub(crate) struct StreamArrival {
-    /// The peer that sends it.
+    /// The peer that sends the payload.
     pub(crate) from: ConnectionId,
     /// The message's head.
     pub(crate) head: Head,
@@ -282,13 +282,13 @@ pub(crate) struct StreamArrival {
 pub(crate) enum PayloadPull {
     /// The payload of an offered message.
     Message {
-        /// The peer that offered it.
+        /// The peer that offered the message.
         from: ConnectionId,
         /// The offer's head.
         head: Head,
         /// The message's length.
         len: u64,
-        /// The receive that it goes to.
+        /// The receive that gets the message.
         receive: Receive,
     },
     /// The payload of a long write to a local region.
@@ -322,7 +322,7 @@ pub(super) enum PullAnswer {
     Nothing,
 }
 
-/// An action for a link. It was requested while the link was borrowed to hand over frames.
+/// An action for a link. It was requested while the link was borrowed to pass frames.
 #[derive(Clone, Debug)]
 pub(crate) enum LinkAction {
     /// Send this frame, which has no payload.
@@ -333,7 +333,7 @@ pub(crate) enum LinkAction {
     Bytes(Head, Vec<u8>),
     /// Send this [`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote) and its payload.
     Notice(Head, WriteNotice),
-    /// Fetch an offer.
+    /// Fetch the payload of an offer.
     Pull {
         /// The sender's operation.
         id: u32,

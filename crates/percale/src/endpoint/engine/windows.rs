@@ -2,7 +2,7 @@
 //! invalidate keys.
 //!
 //! No call blocks here: a key that a peer is still using becomes invalid at once, and the report that depends on it
-//! (the end of the operation, or the message) is kept in [`DrainingTransfers`](super::draining::DrainingTransfers),
+//! (of the operation, or of the message) is kept in [`DrainingTransfers`](super::draining::DrainingTransfers),
 //! which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -116,7 +116,7 @@ impl Core {
                 }
             }
             RevocationOutcome::Nothing { .. } => {}
-            RevocationOutcome::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits.
+            RevocationOutcome::Message { from, head, len, receive } => self.received(from, &head, len, &receive),
         }
     }
 

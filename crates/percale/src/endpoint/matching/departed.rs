@@ -1,10 +1,10 @@
 //! The messages of senders that have disconnected, which fit receives directed at any of the sender's names.
 //!
-//! A sender may have several names: aliases of an address, or the context of which it is the sending half. While it is
-//! connected, receives directed at any of them are directed at one source. After it has disconnected, its names are
-//! independent of each other, and another sender may use one of them. So the messages that remain from the sender get a
-//! separate source, a *label*. This table maps names to labels. Senders with the same names share a label, so a sender
-//! that connects and disconnects many times adds only one.
+//! A sender may have several names: aliases of an address, or a context if the sender is the sending half of that
+//! context. While it is connected, receives directed at any of them are directed at one source. After it has
+//! disconnected, its names are independent of each other, and another sender may use one of them. So the messages that
+//! remain from the sender get a separate source, a *label*. This table maps names to labels. Senders with the same
+//! names share a label, so a sender that connects and disconnects many times adds only one.
 
 /// The labels for which messages are held, each with its sorted names.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Matching of messages and posted receives.
 //!
 //! [`Matching`] owns, for one kind of message (tagged, or untagged as tag 0), the receives that wait for a message
-//! ([`posted`]) and the messages that wait for a receive ([`unexpected`]). An endpoint has one for each kind, and so
-//! has a shared receive context. The owner chooses what is stored with each: `R` for a receive, `U` for a message.
+//! ([`posted`]) and the messages that wait for a receive ([`unexpected`]). Each endpoint and each shared receive
+//! context has one for each kind. The owner chooses what is stored with each: `R` for a receive, `U` for a message.
 //!
 //! The rules are those of `fi_trecv` and of MPI:
 //! * a message takes the first receive, in posting order, with a pattern that it fits;

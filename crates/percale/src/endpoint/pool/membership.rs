@@ -60,8 +60,8 @@ impl Membership {
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
-    /// Matches a receive again after its message was lost. If a younger receive was matched since the receive was
-    /// posted, returns the receive, to end in error: a message found now would be out of order.
+    /// Matches a receive again after its message was lost. If a receive that was posted later has been matched, returns
+    /// this receive, which must end with an error: a message found now would be out of order.
     #[must_use]
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: PostedReceive) -> Option<PostedReceive> {
         let mut state = self.pool.lock()?;
@@ -188,8 +188,8 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// Usually the endpoint has left before. If opening the endpoint failed, its messages are dropped with it, and
-    /// receives that it had to fill are matched again.
+    /// Usually the endpoint has already left the pool. If opening the endpoint failed, its messages are dropped with
+    /// it, and receives that it had to fill are matched again.
     fn drop(&mut self) {
         for ReservedReceive { tagged, receive, pattern, .. } in self.leave() {
             let over = self.give_back(tagged, pattern, receive);

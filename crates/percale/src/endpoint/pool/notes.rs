@@ -35,7 +35,7 @@ pub(crate) struct ReservedReceive {
     pub(crate) pattern: Pattern,
 }
 
-/// The end of a receive, which has not been reported yet.
+/// A receive that has ended and has not been reported yet.
 #[derive(Debug)]
 pub(crate) struct EndedReceive {
     pub(crate) notify: Notify,

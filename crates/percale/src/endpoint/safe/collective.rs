@@ -210,7 +210,7 @@ impl<H: Handle> CollectiveRequest<H> {
     /// Posts the collective.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the operation cannot be posted.
     pub fn start(self) -> Result<Operation<H, Buffer>, OperationError> {
         let Self { access, group, place, what, elements: (op, datatype), mut buffer, when } = self;
         let refused = |cause: PostError, buffer| OperationError::new(cause, Some(buffer));
@@ -247,7 +247,7 @@ impl<H: Handle> CollectiveRequest<H> {
     /// Posts the collective and waits for it. Returns the buffer.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the operation cannot be posted, or fails.
     pub fn wait(self) -> Result<Buffer, OperationError> {
         self.start()?.wait()
     }

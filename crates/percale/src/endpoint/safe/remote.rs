@@ -289,7 +289,7 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
     /// Posts the operation.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the operation cannot be posted.
     #[inline(always)]
     pub fn start(mut self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
         match self.at_once() {
@@ -371,7 +371,7 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
     /// Posts the operation and waits for it.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the operation cannot be posted, or fails.
     #[inline(always)]
     pub fn wait(self) -> Result<R, OperationError> {
         self.start()?.wait()

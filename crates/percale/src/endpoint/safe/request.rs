@@ -128,7 +128,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Posts the send.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the send cannot be posted.
     #[inline(always)]
     pub fn start(self) -> Result<Operation<A::Handle<'e>, Buffer>, OperationError> {
         let Self { endpoint, buffer, peer, tag, data, flags, when: None } = self else { return self.start_other() };
@@ -161,7 +161,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Posts the send and waits for it.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the send cannot be posted, or fails.
     #[inline(always)]
     pub fn wait(self) -> Result<Buffer, OperationError> {
         self.start()?.wait()
@@ -180,7 +180,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// Posts the receive.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     #[inline(always)]
     pub fn start(self) -> Result<Operation<A::Handle<'e>, Received>, OperationError> {
         let endpoint = self.endpoint;
@@ -191,7 +191,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// Posts the receive and waits for a message.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the receive cannot be posted, or fails.
     #[inline(always)]
     pub fn wait(self) -> Result<Received, OperationError> {
         self.start()?.wait()
@@ -201,7 +201,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// endpoint's minimum is free.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     pub fn many(self) -> Result<ReceivingMany<A::Handle<'e>>, OperationError> {
         let base = self.buffer.segment_for_send().as_ptr().addr() as u64;
         let endpoint = self.endpoint;

@@ -87,7 +87,7 @@ impl<'e, A: Ownership, R: Outcome<Known = R>> WindowRequest<'e, A, R> {
     /// Posts the operation.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the operation cannot be posted.
     pub fn start(self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
         let Self { endpoint, work } = self;
         let (mut work, outcome) = work.map_err(|cause| OperationError::new(cause, None))?;
@@ -102,7 +102,7 @@ impl<'e, A: Ownership, R: Outcome<Known = R>> WindowRequest<'e, A, R> {
     /// Posts the operation and waits for it.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the operation cannot be posted, or fails.
     pub fn wait(self) -> Result<R, OperationError> {
         self.start()?.wait()
     }

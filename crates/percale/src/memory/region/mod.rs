@@ -92,7 +92,7 @@ impl<'d> Registration<'d> {
         Self { domain, terms: RegistrationProperties::new(access) }
     }
 
-    /// Creates a registration with these terms.
+    /// Creates a registration with these properties.
     const fn of(domain: &'d Domain, terms: RegistrationProperties) -> Self {
         Self { domain, terms }
     }
@@ -102,7 +102,7 @@ impl<'d> Registration<'d> {
         RegionHandle::register(&inner.keys, &inner.secret, self.terms, memory, kept)
     }
 
-    /// Returns the domain and the terms.
+    /// Returns the domain and the properties.
     fn parts(self) -> (&'d Domain, RegistrationProperties) {
         (self.domain, self.terms)
     }
@@ -235,7 +235,11 @@ impl Region {
         self.range(offset, to.len()).copy_to(0, to);
     }
 
-    /// Copies `from` to the bytes from `offset`, while peers may read them.
+    /// Copies `from` to the bytes from `offset`, while peers may read them. This is an ordinary copy: a peer may read
+    /// the bytes of one call in part and in any order, and the order of two calls is not guaranteed. The bytes are
+    /// visible to accesses that a peer posts after it has received a message that this thread sent after the call. For
+    /// peers that read at other times, see "The owner as the writer" in the
+    /// [manual](crate::manual::_04_remote_memory).
     ///
     /// # Panics
     /// If there are fewer than `from.len()` bytes from `offset`, if the memory is shared or static, or in the cases of

@@ -14,7 +14,7 @@ use crate::region::{CloseError, Keys, RemoteMemory};
 pub struct Window {
     pub(crate) keys: Arc<Keys>,
     pub(crate) cell: Arc<WindowCell>,
-    /// Whether it was deallocated.
+    /// Whether the window was deallocated.
     closed: bool,
 }
 

@@ -17,14 +17,14 @@ fn grace_without_fence_waits_for_lanes_without_a_later_lock() {
     grace.retire(7);
     assert!(ended(&mut grace, &epoch).is_empty() && grace.needs_fence());
     grace.fenced(&one);
-    assert!(ended(&mut grace, &epoch).is_empty() && grace.needs_fence(), "the other has not been here");
+    assert!(ended(&mut grace, &epoch).is_empty() && grace.needs_fence(), "the other lane has not passed a fence");
     grace.retire(8);
     // The other lane is in the middle of a use.
     other.begin(Parity::of(0));
     grace.fenced(&other);
     assert!(ended(&mut grace, &epoch).is_empty() && !grace.needs_fence(), "the use has not ended");
     other.end(Parity::of(0));
-    assert_eq!(ended(&mut grace, &epoch), [7], "and what was taken out since waits");
+    assert_eq!(ended(&mut grace, &epoch), [7], "entries retired later still wait");
     assert!(grace.needs_fence());
     // A lane that joins later finds none of these entries, and a lane that leaves is not waited for.
     let _later = grace.join();

@@ -25,7 +25,7 @@ fn register_returns_separate_handles_for_overlapping_ranges() {
     assert!(memory.is_current(other.local_key), "still pinned");
     notifier.changed(pages(16, 1));
     assert_eq!(cache.check(), Some(other.handle));
-    cache.deregister(other.handle).expect("known, though it has changed");
+    cache.deregister(other.handle).expect("a changed registration is still known");
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 2);
     let again = register(&cache, bytes(0x1_0000, 100));
     assert!(again.handle != one.handle && again.handle != other.handle, "no handle is used twice");
@@ -39,7 +39,7 @@ fn each_changed_registration_is_reported_once() {
     let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
     // Figure 3: two registrations of one page.
     let figure_3 = [bytes(0x9_0000, 8), bytes(0x9_0800, 8)].map(|range| register(&cache, range));
-    assert_eq!(cache.check(), None, "and does not wait");
+    assert_eq!(cache.check(), None, "no change is reported");
     notifier.changed(pages(11, 1));
     let reported = [cache.check(), cache.check(), cache.check()];
     assert_eq!(reported, [Some(figure_4[0].handle), Some(figure_4[1].handle), None]);
@@ -107,7 +107,7 @@ fn application_registrations_are_kept_until_deregistered() {
     let _ = key(&lane, pages(1, 1), READ);
     notifier.changed_everything();
     cache.flush();
-    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 1, "the cached one only");
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 1, "only the cached registration");
     assert!(memory.is_current(one.local_key));
     let _other = register(&cache, pages(2, 1));
     let refused = cache.register(pages(3, 1), READ).expect_err("the registrar's limit");
@@ -159,7 +159,7 @@ fn keys_and_handles_are_64_bits_and_handles_are_not_reused() {
     let mut known = std::collections::HashSet::new();
     for _ in 0..10_000 {
         let handle = cache.register(pages(5, 1), READ).expect("registered").handle;
-        assert!(known.insert(handle.to_bits()), "{handle:?} is used again");
+        assert!(known.insert(handle.to_bits()), "{handle:?} was reused");
         assert_eq!(Handle::from_bits(handle.to_bits()), handle);
         cache.deregister(handle).expect("known");
         assert_eq!(cache.deregister(handle), Err(UnknownHandle(handle)));

@@ -26,7 +26,7 @@ fn idle_registrations_are_evicted_while_others_are_held() {
 fn held_use_stays_pinned_and_blocks_nothing_else() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
-    let is_pinned = |used: &Use| memory.pins.lock().expect("whole").contains_key(&used.local_key());
+    let is_pinned = |used: &Use| memory.pins.lock().expect("no panic").contains_key(&used.local_key());
     let used = lane.get(pages(0, 1), READ).expect("registered");
     let held = [(); 2].map(|()| lane.hold(lane.get(pages(0, 1), READ).expect("registered")));
     assert!(!used.is_held() && held.iter().all(Use::is_held));
@@ -37,7 +37,7 @@ fn held_use_stays_pinned_and_blocks_nothing_else() {
     }
     notifier.changed(pages(0, 1));
     cache.sweep();
-    assert_eq!((cache.stats().retired, cache.stats().entries), (1, 0), "only what is held");
+    assert_eq!((cache.stats().retired, cache.stats().entries), (1, 0), "only the held registration");
     // The memory that is now at the address has another registration.
     let now = lane.get(pages(0, 1), READ).expect("registered");
     assert!(now.local_key() != held[0].local_key() && is_pinned(&now) && is_pinned(&held[0]));
@@ -45,7 +45,7 @@ fn held_use_stays_pinned_and_blocks_nothing_else() {
     let [first, last] = held;
     lane.end(first);
     cache.sweep();
-    assert!(is_pinned(&last) && !lane.is_idle(), "the second still holds it");
+    assert!(is_pinned(&last) && !lane.is_idle(), "the second use still holds the registration");
     lane.end(last);
     assert!(lane.is_idle());
     // A miss also unpins the registration.
@@ -66,7 +66,7 @@ fn held_use_is_counted_and_not_evicted() {
         assert!(stats.bytes + stats.retired_bytes <= 64 * page_size(), "{stats:?}");
     }
     for (n, used) in (0..).zip(&held) {
-        assert_eq!(key(&lane, pages(10 * n, 4), READ), used.local_key(), "it has not been dropped");
+        assert_eq!(key(&lane, pages(10 * n, 4), READ), used.local_key(), "a held registration is kept");
     }
     cache.flush();
     for n in 300..500 {
@@ -86,7 +86,7 @@ fn dropped_lane_keeps_only_its_held_use_pinned() {
     let _ = key(&lane, pages(10, 1), READ);
     drop(lane);
     cache.flush();
-    assert_eq!((cache.stats().retired, memory.pins.lock().expect("whole").len()), (1, 1));
+    assert_eq!((cache.stats().retired, memory.pins.lock().expect("no panic").len()), (1, 1));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn use_can_end_only_at_its_lane() {
     let (memory, cache, notifier) = cache();
     let (other_memory, other_cache, _other_notifier) = self::cache();
     let (lane, others) = (cache.lane(), [cache.lane(), other_cache.lane()]);
-    let is_pinned = |key: u64| memory.pins.lock().expect("whole").contains_key(&key);
+    let is_pinned = |key: u64| memory.pins.lock().expect("no panic").contains_key(&key);
     for (other, holds, ends_held) in
         [(0, false, false), (0, true, false), (0, false, true), (1, false, false), (1, false, true)]
     {
@@ -112,13 +112,13 @@ fn use_can_end_only_at_its_lane() {
         assert!(wrong.is_err(), "another lane took the use");
         assert!(!lane.is_idle() && !other.is_idle());
         other.end(own);
-        assert!(other.is_idle(), "it counts what is not its own");
+        assert!(other.is_idle(), "the lane counts uses of another lane");
         notifier.changed(pages(0, 1));
         cache.flush();
         other_cache.flush();
-        assert!(is_pinned(key), "unpinned, though its use has not ended");
+        assert!(is_pinned(key), "unpinned although its use has not ended");
     }
-    assert!(other_memory.pins.lock().expect("whole").is_empty());
+    assert!(other_memory.pins.lock().expect("no panic").is_empty());
 }
 
 #[test]
@@ -128,12 +128,12 @@ fn use_rejected_by_another_lane_ends_at_its_lane() {
     let [lane, other] = &lanes;
     for held in [false, true] {
         let used = lane.get(pages(0, 1), READ).expect("registered");
-        let used = if held { lane.try_hold(used).expect("its own") } else { used };
+        let used = if held { lane.try_hold(used).expect("a use of this lane") } else { used };
         let refused = other.try_end(used).expect_err("another lane took the use");
-        lane.try_end(refused.used).expect("its own");
+        lane.try_end(refused.used).expect("a use of this lane");
         assert!(lane.is_idle() && other.is_idle());
         notifier.changed(pages(0, 1));
         cache.flush();
-        assert!(memory.pins.lock().expect("whole").is_empty(), "its use has ended");
+        assert!(memory.pins.lock().expect("no panic").is_empty(), "no registration is in use");
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn merging(memory: &Arc<Memory>, count: u32, bytes: u64) -> (Cache<Ar
 
 /// Returns the ranges that are pinned now, in order.
 fn pinned(memory: &Memory) -> Vec<Range> {
-    let mut all = Vec::from_iter(memory.pins.lock().expect("whole").values().map(|(range, _)| *range));
+    let mut all = Vec::from_iter(memory.pins.lock().expect("no panic").values().map(|(range, _)| *range));
     all.sort();
     all
 }
@@ -34,7 +34,7 @@ fn neighbours_are_merged_only_if_enabled() {
     assert_eq!(key(&lane, pages(10, 1), READ), both);
     let writing = key(&lane, pages(12, 1), Access::LOCAL_WRITE);
     cache.sweep();
-    assert_eq!(pinned(&memory), [pages(10, 2), pages(12, 1)], "other rights stay apart");
+    assert_eq!(pinned(&memory), [pages(10, 2), pages(12, 1)], "registrations with other rights are not merged");
     // A page between two registrations, and one with no neighbour.
     let _ = key(&lane, pages(14, 2), READ);
     let _ = key(&lane, pages(20, 1), READ);
@@ -68,7 +68,7 @@ fn merged_registration_stays_pinned_until_last_use_ends() {
     assert_eq!(pinned(&memory), [pages(10, 1), pages(10, 2)], "both are in use, and out of the cache");
     other.end(both);
     cache.sweep();
-    assert!(pinned(&memory).contains(&pages(10, 1)), "one still is");
+    assert!(pinned(&memory).contains(&pages(10, 1)), "one registration is still in use");
     one.end(used);
     cache.sweep();
     cache.sweep();

@@ -35,7 +35,7 @@ pub(super) struct Memory {
 
 impl Memory {
     fn generation(&self, range: Range) -> u64 {
-        let generations = self.generations.lock().expect("whole");
+        let generations = self.generations.lock().expect("no panic");
         // Few pages are ever changed, and ranges may be large.
         let pages = (range.start()..range.end()).step_by(page_size() as usize);
         if (generations.len() as u64) < range.len() / page_size() {
@@ -47,7 +47,7 @@ impl Memory {
 
     /// Assigns new generations to the pages of the range.
     fn change(&self, range: Range) {
-        let mut generations = self.generations.lock().expect("whole");
+        let mut generations = self.generations.lock().expect("no panic");
         for page in (range.pages().start()..range.pages().end()).step_by(page_size() as usize) {
             *generations.entry(page).or_default() += 1;
         }
@@ -55,7 +55,7 @@ impl Memory {
 
     /// Returns whether the pinned pages are those that are mapped at the address now.
     fn is_current(&self, local_key: u64) -> bool {
-        let (range, generation) = self.pins.lock().expect("whole")[&local_key];
+        let (range, generation) = self.pins.lock().expect("no panic")[&local_key];
         self.generation(range) == generation
     }
 }
@@ -72,7 +72,7 @@ impl Registrar for Arc<Memory> {
     type Pin = u64;
 
     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u64>> {
-        let mut pins = self.pins.lock().expect("whole");
+        let mut pins = self.pins.lock().expect("no panic");
         if self.limit.is_some_and(|limit| pins.len() >= limit) {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
@@ -85,7 +85,7 @@ impl Registrar for Arc<Memory> {
     }
 
     fn unpin(&self, pin: u64) {
-        must(self.pins.lock().expect("whole").remove(&pin).is_some(), "a pin is undone twice");
+        must(self.pins.lock().expect("no panic").remove(&pin).is_some(), "a pin is undone twice");
         self.unpinned.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -133,7 +133,7 @@ fn transfers_of_a_range_and_its_parts_share_a_registration() {
     assert_eq!(key(&lane, bytes(0x1_0000, 16), READ), whole, "the page is pinned from its beginning");
     assert_eq!(key(&lane, bytes(0x1_0000 + page_size(), 8), READ), whole, "an interior address");
     assert_eq!(memory.pinned.load(Ordering::Relaxed), 1);
-    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "and stays");
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "the registration stays pinned");
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.slow_hits, stats.misses, stats.entries), (3, 1, 1, 1), "{stats:?}");
     assert_eq!(stats.bytes, 4 * page_size());
@@ -167,7 +167,7 @@ fn change_evicts_exactly_the_overlapping_entries() {
     assert_eq!(cache.stats().invalidations, 2);
     // A registration that contains the pages may also be returned; none of the returned ones is stale.
     assert!(after.iter().all(|key| memory.is_current(*key)));
-    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "a batch is waited for");
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "removals wait for a batch");
     cache.sweep();
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 2);
 }
@@ -225,7 +225,7 @@ fn never_idle_lane_does_not_block_unpinning() {
         cache.sweep();
     }
     let unpinned = memory.unpinned.load(Ordering::Relaxed);
-    assert!(unpinned >= 40, "{unpinned} of 50, though the lane had one use under way at every moment");
+    assert!(unpinned >= 40, "{unpinned} of 50, although the lane had a use in progress at every moment");
     lane.end(under_way);
 }
 
@@ -239,7 +239,7 @@ fn retired_entries_are_unpinned_at_the_next_miss() {
     for n in 0..20 {
         let _ = key(&other, pages(100 + 10 * n, 1), READ);
     }
-    assert!(cache.stats().retired > 10, "the long use may be of any of them: {:?}", cache.stats());
+    assert!(cache.stats().retired > 10, "the long use may refer to any of them: {:?}", cache.stats());
     one.end(used);
     let _ = key(&other, pages(1000, 1), READ);
     let stats = cache.stats();
@@ -258,16 +258,16 @@ fn limits_include_pinned_entries_and_evict_the_lru_entry() {
         let stats = cache.stats();
         assert!(stats.entries + stats.retired <= 16, "{stats:?}");
         assert!(stats.bytes + stats.retired_bytes <= 40 * page_size(), "{stats:?}");
-        let held = memory.pins.lock().expect("whole").len();
+        let held = memory.pins.lock().expect("no panic").len();
         assert_eq!(held as u64, stats.entries + stats.retired);
     }
-    assert_eq!(memory.pins.lock().expect("whole").values().filter(|pin| pin.0 == pages(1, 1)).count(), 1);
-    assert_eq!(memory.pinned.load(Ordering::Relaxed), 1001, "what is used each time is never dropped");
+    assert_eq!(memory.pins.lock().expect("no panic").values().filter(|pin| pin.0 == pages(1, 1)).count(), 1);
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), 1001, "a registration in constant use is never dropped");
     let large = lane.get(pages(5000, 41), READ).expect("registered");
     assert!(large.is_single(), "does not fit: for this use only");
     lane.end(large);
     assert_eq!(cache.stats().single_uses_for(Refusal::TooLarge), 1);
-    assert_eq!(memory.pins.lock().expect("whole").len() as u64, cache.stats().entries + cache.stats().retired);
+    assert_eq!(memory.pins.lock().expect("no panic").len() as u64, cache.stats().entries + cache.stats().retired);
 }
 
 /// Requirements: RCACHE-006.
@@ -439,7 +439,7 @@ proptest! {
                 }
                 3 if !under_way.is_empty() => {
                     let (lane, used) = under_way.swap_remove(start as usize % under_way.len());
-                    prop_assert!(memory.pins.lock().expect("whole").contains_key(&used.local_key()));
+                    prop_assert!(memory.pins.lock().expect("no panic").contains_key(&used.local_key()));
                     lanes[lane].end(used);
                 }
                 4 if start == 0 => notifier.changed_everything(),
@@ -454,7 +454,7 @@ proptest! {
                 _ => cache.sweep(),
             }
             for (_, used) in &under_way {
-                prop_assert!(memory.pins.lock().expect("whole").contains_key(&used.local_key()));
+                prop_assert!(memory.pins.lock().expect("no panic").contains_key(&used.local_key()));
             }
             prop_assert!(cache.stats().entries <= u64::from(count));
         }
@@ -463,6 +463,6 @@ proptest! {
         }
         drop(lanes);
         drop(cache);
-        prop_assert_eq!(memory.pins.lock().expect("whole").len(), 0);
+        prop_assert_eq!(memory.pins.lock().expect("no panic").len(), 0);
     }
 }

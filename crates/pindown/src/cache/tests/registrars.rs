@@ -98,8 +98,8 @@ fn panicking_pin_unwinds_to_the_caller_and_leaves_no_state() {
     registrar.at_pin(|range| assert!(range.start() != 0, "a registrar that panics at one address"));
     let lane = cache.lane();
     for _ in 0..3 {
-        catch_unwind(AssertUnwindSafe(|| transfer(&lane, pages(0, 1)))).expect_err("its panic");
-        catch_unwind(AssertUnwindSafe(|| cache.register(pages(0, 1), READ))).expect_err("its panic");
+        catch_unwind(AssertUnwindSafe(|| transfer(&lane, pages(0, 1)))).expect_err("the registrar's panic");
+        catch_unwind(AssertUnwindSafe(|| cache.register(pages(0, 1), READ))).expect_err("the registrar's panic");
     }
     assert_eq!(cache.0.table().registering(), 0, "no registration has begun");
     transfer(&lane, pages(1, 1));
@@ -118,7 +118,8 @@ fn panicking_watch_callback_leaves_no_state() {
     let memory = Arc::new(Memory::default());
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();
-    catch_unwind(AssertUnwindSafe(|| lane.get(pages(0, 1), READ).map(|used| lane.end(used)))).expect_err("its panic");
+    catch_unwind(AssertUnwindSafe(|| lane.get(pages(0, 1), READ).map(|used| lane.end(used))))
+        .expect_err("the registrar's panic");
     assert_eq!(cache.0.table().registering(), 0, "no registration has begun");
     let _ = key(&lane, pages(1, 1), READ);
     assert_eq!(cache.stats().entries, 1);

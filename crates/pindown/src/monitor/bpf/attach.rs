@@ -10,15 +10,16 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use super::btf::Hooks;
 use super::load::{INODE_BYTES, Loaded, refused};
 use super::publish::Maps;
-use super::refusal::Unavailable;
+use super::refusal::BpfUnavailable;
 use super::sys;
 
 /// Loads the programs of this object that the kernel needs, and attaches them.
-pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
-    let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
+pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), BpfUnavailable> {
+    let btf = Btf::from_sys_fs().map_err(refused("reading the kernel's types"))?;
     // The loader has no type for task storage, which only the programs use.
     let mut loader = EbpfLoader::new();
-    let mut ebpf = loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("the object"))?;
+    let mut ebpf =
+        loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("loading the BPF object"))?;
 
     let mut wanted = vec![
         (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),
@@ -53,32 +54,32 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps),
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
     let mut loaded = Loaded { hooks, links, programs, inodes, requested, identify, control, numbers: Vec::new() };
     let numbers = loaded.objects().map(|object| sys::number(object.as_fd())).collect::<io::Result<_>>();
-    loaded.numbers = numbers.map_err(refused("its number"))?;
+    loaded.numbers = numbers.map_err(refused("reading the number of an object"))?;
     Ok((loaded, maps))
 }
 
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, BpfUnavailable>
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let missing = || Unavailable::Refused { what: name, why: "not found in the BPF object".into() };
+    let missing = || BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into() };
     ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused(name))
 }
 
-fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
+fn copy(fd: &impl AsFd) -> Result<OwnedFd, BpfUnavailable> {
     fd.as_fd().try_clone_to_owned().map_err(refused("a descriptor"))
 }
 
 /// Returns a map by name, after checking the sizes with which this crate uses it.
-fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
+fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, BpfUnavailable> {
     let fd = match ebpf.map(name) {
         Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
-        _ => return Err(Unavailable::Refused { what: name, why: "not found in the BPF object".into() }),
+        _ => return Err(BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into() }),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;
     if found == sizes {
         Ok(fd)
     } else {
-        Err(Unavailable::Refused { what: name, why: format!("its sizes are {found:?}, not {sizes:?}") })
+        Err(BpfUnavailable::Refused { what: name, why: format!("its sizes are {found:?}, not {sizes:?}") })
     }
 }

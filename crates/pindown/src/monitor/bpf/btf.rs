@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use super::refusal::Unavailable;
+use super::refusal::BpfUnavailable;
 
 const PATH: &str = "/sys/kernel/btf/vmlinux";
 const PTR: u32 = 2;
@@ -28,13 +28,13 @@ pub(super) struct Hooks {
 }
 
 /// Reads the differences, and checks all tracepoints that will be used.
-pub(super) fn hooks() -> Result<Hooks, Unavailable> {
-    let bytes = fs::read(PATH).map_err(Unavailable::NoBtf)?;
-    let types = Types::parse(&bytes).ok_or(Unavailable::BadBtf("it cannot be read"))?;
+pub(super) fn hooks() -> Result<Hooks, BpfUnavailable> {
+    let bytes = fs::read(PATH).map_err(BpfUnavailable::NoBtf)?;
+    let types = Types::parse(&bytes).ok_or(BpfUnavailable::BadBtf("it cannot be read"))?;
     check(&types)
 }
 
-fn check(types: &Types<'_>) -> Result<Hooks, Unavailable> {
+fn check(types: &Types<'_>) -> Result<Hooks, BpfUnavailable> {
     let released = types.arguments("mmap_lock_released")?;
     let memcg_path = match as_strs(&released)[..] {
         ["mm_struct*", "bool"] => false,
@@ -66,8 +66,8 @@ fn as_strs(strings: &[String]) -> Vec<&str> {
     strings.iter().map(String::as_str).collect()
 }
 
-fn unknown(hook: &'static str, found: &[String]) -> Unavailable {
-    Unavailable::HookArguments { hook, found: found.join(", ") }
+fn unknown(hook: &'static str, found: &[String]) -> BpfUnavailable {
+    BpfUnavailable::HookArguments { hook, found: found.join(", ") }
 }
 
 /// One type: its name, its kind, its size or the type it refers to, and the position of its members.
@@ -142,16 +142,16 @@ impl<'a> Types<'a> {
     }
 
     /// Returns the types of a tracepoint's arguments, without the first, which belongs to the tracing mechanism.
-    fn arguments(&self, hook: &'static str) -> Result<Vec<String>, Unavailable> {
-        let &index = self.hooks.get(hook).ok_or(Unavailable::HookMissing(hook))?;
+    fn arguments(&self, hook: &'static str) -> Result<Vec<String>, BpfUnavailable> {
+        let &index = self.hooks.get(hook).ok_or(BpfUnavailable::HookMissing(hook))?;
         let prototype = self.get(self.get(self.get(index).refers).refers);
         if prototype.kind != PROTOTYPE {
-            return Err(Unavailable::BadBtf("the type of a tracepoint is not a function"));
+            return Err(BpfUnavailable::BadBtf("the type of a tracepoint is not a function"));
         }
         Ok((1..prototype.count).map(|i| self.spelled(self.word(prototype.members + 8 * i + 4), 0)).collect())
     }
 
-    fn expect(&self, hook: &'static str, first: &[&str]) -> Result<(), Unavailable> {
+    fn expect(&self, hook: &'static str, first: &[&str]) -> Result<(), BpfUnavailable> {
         let found = self.arguments(hook)?;
         if as_strs(&found).starts_with(first) { Ok(()) } else { Err(unknown(hook, &found)) }
     }
@@ -237,7 +237,7 @@ mod tests {
             self.push(name, TYPEDEF, 0, pointer, &[]);
         }
 
-        fn check(&self) -> Result<Hooks, Unavailable> {
+        fn check(&self) -> Result<Hooks, BpfUnavailable> {
             let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
             let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
             bytes.extend([1, 0]);
@@ -271,7 +271,7 @@ mod tests {
     fn a_missing_tracepoint_is_named() {
         let mut made = Made::new();
         made.hook("mmap_lock_released", &["mm_struct*", "bool"]);
-        assert!(matches!(made.check(), Err(Unavailable::HookMissing("rss_stat"))));
+        assert!(matches!(made.check(), Err(BpfUnavailable::HookMissing("rss_stat"))));
     }
 
     /// Requirements: MON-033.
@@ -279,7 +279,7 @@ mod tests {
     fn unknown_arguments_are_refused() {
         let mut made = Made::new();
         made.hook("mmap_lock_released", &["mm_struct*", "int", "bool"]);
-        let error = made.check().expect_err("the second argument is none that is known");
+        let error = made.check().expect_err("the second argument is unknown");
         assert_eq!(error.to_string(), "tracepoint mmap_lock_released has unknown arguments: (mm_struct*, int, bool)");
     }
 
@@ -289,7 +289,7 @@ mod tests {
         let mut made = old_kernel();
         let (name, member) = (made.name("zap_details"), made.name("reclaim_pt"));
         made.push(name, STRUCT, 1, 0, &[member, 0, 0]);
-        assert!(matches!(made.check(), Err(Unavailable::HookMissing("sys_enter"))));
+        assert!(matches!(made.check(), Err(BpfUnavailable::HookMissing("sys_enter"))));
         made.hook("sys_enter", &["pt_regs*", "long int"]);
         made.hook("sys_exit", &["pt_regs*", "long int"]);
         assert!(made.check().expect("all hooks are there").starts);

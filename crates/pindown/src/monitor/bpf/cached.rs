@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Monitor as Reports, Slot, Unavailable, Watch};
+use super::{BpfUnavailable, Monitor as Reports, Slot, Watch};
 use crate::access::Access;
 use crate::journal::{JournalPage, MonitorDoorbell, PerProcess};
 use crate::mapping::Mappings;
@@ -34,7 +34,7 @@ impl BpfMonitor {
     ///
     /// # Errors
     /// The reason why the kernel monitor is not available.
-    pub(crate) fn open() -> Result<Self, Unavailable> {
+    pub(crate) fn open() -> Result<Self, BpfUnavailable> {
         let mut known = REPORTS.lock(|| None);
         let reports = match *known {
             Some(reports) if !reports.page().has_ended() => reports,
@@ -58,8 +58,8 @@ impl MonitorBackend for BpfMonitor {
     }
 
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
-        // If two threads count at once, one of the two misses may not be counted, but no number at which the programs
-        // are checked is skipped.
+        // If two threads count at once, one of the two misses may not be counted. The count still takes every value, so
+        // no check is skipped.
         let misses = self.misses.load(Ordering::Relaxed);
         self.misses.store(misses.wrapping_add(1), Ordering::Relaxed);
         if misses.is_multiple_of(LOOK_EVERY) && self.reports.check().is_err() {

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 use super::doorbell::RingDoorbell;
 use super::page::{Page, Slot};
-use super::refusal::{Denial, Unavailable, Unwatchable};
+use super::refusal::{BpfUnavailable, Denial, Unwatchable};
 use super::wire::{self, HelperMessage};
 
 /// The maximum time that the helper may take to answer.
@@ -32,39 +32,39 @@ pub(super) struct Client {
 impl Client {
     /// Connects to the helper. Returns the connection, the page of reports, the doorbell that wakes waiting threads,
     /// and the descriptors that keep the programs attached.
-    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingDoorbell, Vec<OwnedFd>), Unavailable> {
+    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingDoorbell, Vec<OwnedFd>), BpfUnavailable> {
         let nobody =
-            |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
+            |why: rustix::io::Errno| BpfUnavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(|why| Unavailable::Helper(why.into()))?;
+            .map_err(|why| BpfUnavailable::Helper(why.into()))?;
         // Set before connecting, because that blocks while the helper's queue of connections is full.
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIMEOUT))
-                .map_err(|why| Unavailable::Helper(why.into()))?;
+                .map_err(|why| BpfUnavailable::Helper(why.into()))?;
         }
         connect(&socket, &SocketAddrUnix::new(path).map_err(nobody)?).map_err(nobody)?;
-        let user = wire::peer_user(socket.as_fd()).map_err(Unavailable::Helper)?;
+        let user = wire::peer_user(socket.as_fd()).map_err(BpfUnavailable::Helper)?;
         if user != 0 && user != rustix::process::geteuid().as_raw() {
-            return Err(Unavailable::ForeignHelper(user));
+            return Err(BpfUnavailable::ForeignHelper(user));
         }
-        let inode = fstat(&socket).map_err(|why| Unavailable::Helper(why.into()))?.st_ino;
+        let inode = fstat(&socket).map_err(|why| BpfUnavailable::Helper(why.into()))?.st_ino;
         let client = Self { socket, inode };
         let mut answer = client.ask(HelperMessage::Hello { version: wire::VERSION });
         if let Ok((HelperMessage::Challenge { start, len }, _)) = answer {
             if !NOBODYS.contains(&start) || len == 0 || len > NOBODYS.end - start {
-                return Err(Unavailable::Denied(Denial::Protocol));
+                return Err(BpfUnavailable::Denied(Denial::Protocol));
             }
             protect_nothing(start, len);
             answer = client.ask(HelperMessage::Done);
         }
-        match answer.map_err(Unavailable::Helper)? {
+        match answer.map_err(BpfUnavailable::Helper)? {
             (HelperMessage::Grant, mut fds) if fds.len() > 1 => {
-                let page = Page::open(fds.remove(0).as_fd()).map_err(Unavailable::Helper)?;
-                let doorbell = RingDoorbell::open(fds.remove(0)).map_err(Unavailable::Helper)?;
+                let page = Page::open(fds.remove(0).as_fd()).map_err(BpfUnavailable::Helper)?;
+                let doorbell = RingDoorbell::open(fds.remove(0)).map_err(BpfUnavailable::Helper)?;
                 Ok((client, page, doorbell, fds))
             }
-            (HelperMessage::Denied { why }, _) => Err(Unavailable::Denied(Denial::from_number(why))),
-            _ => Err(Unavailable::Denied(Denial::Protocol)),
+            (HelperMessage::Denied { why }, _) => Err(BpfUnavailable::Denied(Denial::from_number(why))),
+            _ => Err(BpfUnavailable::Denied(Denial::Protocol)),
         }
     }
 

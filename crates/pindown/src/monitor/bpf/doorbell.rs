@@ -46,7 +46,7 @@ impl RingDoorbell {
         Ok(Self { ring, read, written })
     }
 
-    /// Returns the number of bytes ever written, which is proportional to the number of rings.
+    /// Returns the number of bytes ever written to the ring, which is proportional to the number of records.
     pub(super) fn rung(&self) -> u64 {
         // SAFETY: the word is mapped and aligned as long as `self` exists; the kernel writes it atomically.
         unsafe { self.written.as_ref() }.load(Ordering::Acquire)

@@ -14,7 +14,7 @@ use super::object;
 use super::page::{self, Page, SLOTS, Slot};
 use super::publish::{Maps, Publisher};
 use super::quota::Charge;
-use super::refusal::{Denial, Unavailable, Unwatchable};
+use super::refusal::{BpfUnavailable, Denial, Unwatchable};
 use super::sys;
 use super::waiting::{PageInsertion, PageRemoval, Progress, Published};
 
@@ -142,8 +142,8 @@ impl Identity {
         })
     }
 
-    /// Returns whether the process runs for `user` and its user may inspect it. This is false for a program that gained
-    /// privileges, or that hides its memory from its user.
+    /// Returns whether the process runs as `user` and may be inspected by this user. This is false for a program that
+    /// gained privileges, or that is not dumpable.
     pub(super) fn is_of(&self, user: u32) -> bool {
         self.dumpable && self.euid == user
     }
@@ -159,14 +159,14 @@ pub(super) struct IdentifiedMapping {
 }
 
 impl Kernel {
-    pub(super) fn load() -> Result<Self, Unavailable> {
+    pub(super) fn load() -> Result<Self, BpfUnavailable> {
         Ok(Self::with(object::load()?))
     }
 
     /// Like [`Self::load`], but with threads that publish pages, so that [`Self::admit`] does not wait for the kernel.
-    pub(super) fn load_for_others() -> Result<Self, Unavailable> {
+    pub(super) fn load_for_others() -> Result<Self, BpfUnavailable> {
         let (loaded, maps) = object::load()?;
-        let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
+        let publisher = Publisher::aside(maps).map_err(load::refused("starting a thread that publishes pages"))?;
         Ok(Self::publishing(loaded, publisher))
     }
 
@@ -215,7 +215,7 @@ impl Kernel {
     }
 
     /// Returns an error if a program was skipped, or its descriptor was closed: reports may be missing then.
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
+    pub(super) fn check(&self) -> Result<(), BpfUnavailable> {
         self.loaded.check()
     }
 

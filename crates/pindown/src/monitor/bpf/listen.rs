@@ -99,14 +99,14 @@ mod tests {
         fs::create_dir(&place).expect("a directory");
         let [socket, file, link] = ["socket", "file", "link"].map(|name| place.join(name));
         let first = at(&socket).expect("listens");
-        let mode = || fs::symlink_metadata(&socket).expect("it is there").permissions().mode();
+        let mode = || fs::symlink_metadata(&socket).expect("the socket exists").permissions().mode();
         assert_eq!(mode(), 0o140_666);
-        assert_eq!(at(&socket).expect_err("it is listened to").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(at(&socket).expect_err("the socket is in use").kind(), io::ErrorKind::AddrInUse);
         let (listener, left) = first;
         drop(listener);
-        let second = at(&socket).expect("nobody listens any more");
+        let second = at(&socket).expect("no process listens");
         drop(left);
-        assert!(socket.exists(), "it is the second's by now");
+        assert!(socket.exists(), "the file belongs to the second listener");
         assert_eq!(mode(), 0o140_666);
         fs::write(&file, "precious").expect("written");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the file is ours");
@@ -114,8 +114,8 @@ mod tests {
         for other in [&file, &link] {
             assert_eq!(at(other).expect_err("no socket").kind(), io::ErrorKind::AlreadyExists);
         }
-        assert_eq!(fs::read(&file).expect("it is there"), b"precious");
-        assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read(&file).expect("the file exists"), b"precious");
+        assert_eq!(fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777, 0o600);
         drop(second);
         assert!(!socket.exists());
         fs::remove_dir_all(&place).expect("removed");

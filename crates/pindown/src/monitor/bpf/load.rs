@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::btf::{self, Hooks};
-use super::refusal::Unavailable;
+use super::refusal::BpfUnavailable;
 use super::sys;
 
 /// The size in bytes of a watched inode's value: `struct subscribers` in bpf/page.h.
@@ -36,13 +36,13 @@ impl Loaded {
 
     /// Returns an error if a program was skipped, or if its descriptor no longer refers to it. Makes one system call
     /// for each program.
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
+    pub(super) fn check(&self) -> Result<(), BpfUnavailable> {
         for (program, number) in self.programs.iter().zip(&self.numbers) {
             let found = sys::number_and_misses(program.as_fd());
-            match found.map_err(refused("the count of skipped programs"))? {
-                (found, _) if found != *number => return Err(Unavailable::Closed),
+            match found.map_err(refused("reading the count of skipped programs"))? {
+                (found, _) if found != *number => return Err(BpfUnavailable::Closed),
                 (_, 0) => {}
-                (_, missed) => return Err(Unavailable::Missed(missed)),
+                (_, missed) => return Err(BpfUnavailable::Missed(missed)),
             }
         }
         Ok(())
@@ -57,14 +57,14 @@ impl Loaded {
 }
 
 /// Converts an error of the kernel or of the loader, with the name of the rejected request.
-pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Unavailable {
+pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> BpfUnavailable {
     move |why| {
         // Only the last lines are relevant. The verifier's long log precedes them.
         let message = with_causes(&why);
         let statistics = ["verification time", "stack depth", "processed"];
         let tells = |line: &&str| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start));
         let lines: Vec<&str> = message.lines().map(str::trim).filter(tells).collect();
-        Unavailable::Refused { what, why: lines[lines.len().saturating_sub(4)..].join(" | ") }
+        BpfUnavailable::Refused { what, why: lines[lines.len().saturating_sub(4)..].join(" | ") }
     }
 }
 
@@ -73,16 +73,16 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 }
 
 /// Checks whether the kernel monitor is possible on this machine, without loading the programs.
-pub(super) fn check() -> Result<Hooks, Unavailable> {
+pub(super) fn check() -> Result<Hooks, BpfUnavailable> {
     if cfg!(not(pindown_bpf)) {
-        return Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));
+        return Err(BpfUnavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));
     }
     let size = rustix::param::page_size();
     if size != 4096 {
-        return Err(Unavailable::PageSize(size));
+        return Err(BpfUnavailable::PageSize(size));
     }
     if rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT") {
-        return Err(Unavailable::PreemptRt);
+        return Err(BpfUnavailable::PreemptRt);
     }
     capabilities()?;
     btf::hooks()
@@ -90,14 +90,14 @@ pub(super) fn check() -> Result<Hooks, Unavailable> {
 
 /// Checks the capabilities. CAP_BPF allows loading programs, CAP_PERFMON allows them to read kernel memory;
 /// CAP_SYS_ADMIN allows both.
-fn capabilities() -> Result<(), Unavailable> {
+fn capabilities() -> Result<(), BpfUnavailable> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or("0");
     let have = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
     let lacks = |number: u32| have & (1 << number | 1 << 21) == 0;
     match (lacks(39), lacks(38)) {
-        (true, _) => Err(Unavailable::NoCapability("CAP_BPF")),
-        (_, true) => Err(Unavailable::NoCapability("CAP_PERFMON")),
+        (true, _) => Err(BpfUnavailable::NoCapability("CAP_BPF")),
+        (_, true) => Err(BpfUnavailable::NoCapability("CAP_PERFMON")),
         _ => Ok(()),
     }
 }

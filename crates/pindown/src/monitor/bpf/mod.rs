@@ -24,7 +24,8 @@
 //!   So a page that was kept reports nothing about the next address space, even if the helper has exited.
 //! * A page identifies its ring by a random number. It contains no other number of the helper, in particular not the
 //!   number of clients.
-//! * A client cannot write, replace or detach the page and the programs through the descriptors, nor find others.
+//! * A client cannot write, replace or detach the page and the programs through the descriptors, and cannot find other
+//!   pages or programs.
 //! * An inode is identified by an address in the client's own memory, and only shared mappings that the client may
 //!   write are accepted. So the client only gets the number of pages that were removed from the page cache of a file
 //!   that it could truncate itself.
@@ -84,7 +85,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 pub(crate) use cached::BpfMonitor;
 pub use page::{Change, Drain, Page, RECORDS, SLOTS, Slot};
 pub use quota::Limits;
-pub use refusal::{Denial, Unavailable, Unwatchable};
+pub use refusal::{BpfUnavailable, Denial, Unwatchable};
 pub use server::Helper;
 
 use super::keeper::Keeper;
@@ -130,9 +131,9 @@ impl Monitor {
     ///
     /// # Errors
     /// If no helper answers, the reason why loading failed; otherwise the helper's reason.
-    pub fn open() -> Result<Self, Unavailable> {
+    pub fn open() -> Result<Self, BpfUnavailable> {
         match Self::from_helper(Path::new(SOCKET)) {
-            Err(Unavailable::NoHelper { .. }) => Self::in_process(),
+            Err(BpfUnavailable::NoHelper { .. }) => Self::in_process(),
             answer => answer,
         }
     }
@@ -142,29 +143,31 @@ impl Monitor {
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded.
-    pub fn in_process() -> Result<Self, Unavailable> {
+    pub fn in_process() -> Result<Self, BpfUnavailable> {
         Self::with(Box::new(Kernel::load()?))
     }
 
-    fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
+    fn with(mut kernel: Box<Kernel>) -> Result<Self, BpfUnavailable> {
         let (process, space) = admit_this(&mut kernel)?;
-        let keeper = Keeper::hold(kernel.take_links()).map_err(load::refused("a thread that keeps it attached"))?;
-        let (_, map) = kernel.page(space).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
-        let page = Page::open(map).map_err(load::refused("the page"))?;
+        let keeper = Keeper::hold(kernel.take_links())
+            .map_err(load::refused("starting a thread that keeps the programs attached"))?;
+        let (_, map) = kernel.page(space).ok_or(BpfUnavailable::Denied(Denial::NoAddressSpace))?;
+        let page = Page::open(map).map_err(load::refused("mapping the page of reports"))?;
         let ring = kernel.doorbell(space).and_then(|ring| ring.try_clone_to_owned().ok());
-        let ring = ring.ok_or(Unavailable::Denied(Denial::Kernel))?;
-        let doorbell = RingDoorbell::open(ring).map_err(load::refused("the doorbell"))?;
+        let ring = ring.ok_or(BpfUnavailable::Denied(Denial::Kernel))?;
+        let doorbell = RingDoorbell::open(ring).map_err(load::refused("mapping the doorbell"))?;
         Ok(Self::new(page, doorbell, Source::Here { kernel, process, space }, keeper))
     }
 
     /// Opens the monitor through a helper, without any privilege.
     ///
     /// # Errors
-    /// [`Unavailable::NoHelper`] if no process listens there. Other errors contain the reason why the helper is not
+    /// [`BpfUnavailable::NoHelper`] if no process listens there. Other errors contain the reason why the helper is not
     /// trusted, or why it rejected the client.
-    pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
+    pub fn from_helper(socket: &Path) -> Result<Self, BpfUnavailable> {
         let (client, page, doorbell, links) = Client::connect(socket)?;
-        let keeper = Keeper::hold(links).map_err(load::refused("a thread that keeps it attached"))?;
+        let keeper =
+            Keeper::hold(links).map_err(load::refused("starting a thread that keeps the programs attached"))?;
         Ok(Self::new(page, doorbell, Source::Helper(client), keeper))
     }
 
@@ -257,9 +260,9 @@ impl Monitor {
     /// marks the pages, which [`Page::busy`] then reports.
     ///
     /// # Errors
-    /// [`Unavailable::Missed`], [`Unavailable::Closed`], or an error of the system calls. From then on nothing may be
-    /// cached.
-    pub fn check(&self) -> Result<(), Unavailable> {
+    /// [`BpfUnavailable::Missed`], [`BpfUnavailable::Closed`], or an error of the system calls. From then on nothing
+    /// may be cached.
+    pub fn check(&self) -> Result<(), BpfUnavailable> {
         match &*self.source() {
             Source::Here { kernel, .. } => kernel.check(),
             Source::Helper(_) => Ok(()),
@@ -271,20 +274,20 @@ impl Monitor {
     }
 }
 
-/// The programs without those that report when calls begin, attached and reporting on this process. Used to measure the
-/// cost of the others separately, which is the cost of the monitor on kernels that free page tables late. It delivers
-/// no reports, so caches cannot use it.
+/// All programs except those that report when calls begin, attached to report on this process. Used to measure the cost
+/// of the excluded programs separately, which is the cost of the monitor on kernels that free page tables late. It
+/// delivers no reports, so caches cannot use it.
 #[derive(Debug)]
 pub struct RecordsAlone {
     _attached: Box<Kernel>,
 }
 
 impl RecordsAlone {
-    /// Attaches the programs. Returns `None` if the monitor uses no other programs.
+    /// Attaches the programs. Returns `None` if this kernel needs no programs that report when calls begin.
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded.
-    pub fn attach() -> Result<Option<Self>, Unavailable> {
+    pub fn attach() -> Result<Option<Self>, BpfUnavailable> {
         let Some(loaded) = object::load_records_alone()? else { return Ok(None) };
         let mut kernel = Box::new(Kernel::with(loaded));
         admit_this(&mut kernel)?;
@@ -292,18 +295,18 @@ impl RecordsAlone {
     }
 }
 
-/// The maximum time until the end of a call, or of an io_uring request, that began before the page existed.
+/// The maximum time to wait for the end of a call, or of an io_uring request, that began before the page existed.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Makes the programs report on this process. Returns a pidfd of the process, and its address space.
-fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
+fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), BpfUnavailable> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
-    let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(Unavailable::Denied);
+    let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(BpfUnavailable::Denied);
     let caller = identify(kernel)?;
-    let space = kernel.admit(&caller, None).map_err(Unavailable::Denied)?;
+    let space = kernel.admit(&caller, None).map_err(BpfUnavailable::Denied)?;
     if kernel.progress(space) != Published::Done {
         kernel.end(&[space]);
-        return Err(Unavailable::Denied(Denial::Kernel));
+        return Err(BpfUnavailable::Denied(Denial::Kernel));
     }
     let deadline = Instant::now() + QUIET;
     loop {
@@ -314,7 +317,7 @@ fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
         if Instant::now() > deadline {
             if let Err(why) = kernel.accept_unquiet(space, &caller) {
                 kernel.end(&[space]);
-                return Err(Unavailable::Denied(why));
+                return Err(BpfUnavailable::Denied(why));
             }
             break;
         }
@@ -348,7 +351,7 @@ fn watch_here(
 ///
 /// # Errors
 /// The reason why the programs cannot be loaded.
-pub fn reports_beginnings() -> Result<bool, Unavailable> {
+pub fn reports_beginnings() -> Result<bool, BpfUnavailable> {
     load::check().map(|hooks| hooks.starts)
 }
 
@@ -356,6 +359,6 @@ pub fn reports_beginnings() -> Result<bool, Unavailable> {
 ///
 /// # Errors
 /// The reason why it could not.
-pub fn loadable() -> Result<(), Unavailable> {
+pub fn loadable() -> Result<(), BpfUnavailable> {
     load::check().map(drop)
 }

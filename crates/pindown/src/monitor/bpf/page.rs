@@ -59,7 +59,7 @@ impl Page {
         let base = NonNull::new(base.cast::<journal::JournalPage>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let page = Self { base };
         if !page.journal().is_known() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the page of reports has another layout"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the page of reports has an unknown layout"));
         }
         Ok(page)
     }
@@ -185,7 +185,7 @@ pub struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// Returns the position that this drain leads to.
+    /// Returns the position of a cache that has processed all changes of this drain.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head

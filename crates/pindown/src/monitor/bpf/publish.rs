@@ -4,7 +4,8 @@
 //! thread is blocked. The helper therefore makes these changes on threads. Each thread makes all changes that have
 //! accumulated at once, with two grace periods to remove and two to insert, for any number of address spaces. Threads
 //! that wait for a grace period at the same time wait for the same one, so a program that connects need not wait until
-//! the changes for others are finished. A process that loads the programs for itself makes the changes directly.
+//! the changes for other programs are finished. A process that loads the programs for itself makes the changes
+//! directly.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -88,9 +88,9 @@ mod tests {
     fn quota_is_counted_per_user_and_in_total() {
         let mut quota = Quota::new(2, 3);
         let first = [quota.take(1), quota.take(1)].map(|taken| taken.expect("within both limits"));
-        assert_eq!(quota.take(1).expect_err("a third of one user"), ReachedLimit::Each);
+        assert_eq!(quota.take(1).expect_err("a third connection of one user"), ReachedLimit::Each);
         let other = quota.take(2).expect("another user's first");
-        assert_eq!(quota.take(2).expect_err("a fourth of all"), ReachedLimit::Total);
+        assert_eq!(quota.take(2).expect_err("a fourth connection of all users"), ReachedLimit::Total);
         drop(first);
         let again = [quota.take(1), quota.take(2)].map(|taken| taken.expect("two were given back"));
         drop((other, again));

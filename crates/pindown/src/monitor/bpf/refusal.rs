@@ -5,7 +5,7 @@ use std::io;
 /// The reasons why the kernel monitor is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unavailable {
+pub enum BpfUnavailable {
     /// The crate was built without the programs.
     #[error("built without the kernel programs: {0}")]
     NotBuilt(&'static str),
@@ -68,8 +68,8 @@ pub enum Unavailable {
     Helper(io::Error),
 }
 
-impl Unavailable {
-    /// Returns the positive errno that stands for the reason.
+impl BpfUnavailable {
+    /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -133,7 +133,7 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// Returns the positive errno that stands for the reason.
+    /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -188,7 +188,7 @@ pub enum Unwatchable {
 }
 
 impl Unwatchable {
-    /// Returns the positive errno that stands for the reason.
+    /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -235,12 +235,12 @@ mod tests {
             (Range::new(0, 0).unwrap_err().errno(), libc::EINVAL),
             (named(nowhere()).errno(), libc::ENOENT),
             (named(unsupported()).errno(), libc::EOPNOTSUPP),
-            (named(io::Error::other(Unavailable::NoCapability("CAP_BPF"))).errno(), libc::EPERM),
-            (named(io::Error::other(Unavailable::PageSize(65_536))).errno(), libc::EOPNOTSUPP),
-            (Unavailable::PreemptRt.errno(), libc::EOPNOTSUPP),
-            (Unavailable::NoCapability("CAP_BPF").errno(), libc::EPERM),
-            (Unavailable::NoHelper { path: String::new(), why: nowhere() }.errno(), libc::ENOENT),
-            (Unavailable::Denied(Denial::NotTheUsers).errno(), libc::EPERM),
+            (named(io::Error::other(BpfUnavailable::NoCapability("CAP_BPF"))).errno(), libc::EPERM),
+            (named(io::Error::other(BpfUnavailable::PageSize(65_536))).errno(), libc::EOPNOTSUPP),
+            (BpfUnavailable::PreemptRt.errno(), libc::EOPNOTSUPP),
+            (BpfUnavailable::NoCapability("CAP_BPF").errno(), libc::EPERM),
+            (BpfUnavailable::NoHelper { path: String::new(), why: nowhere() }.errno(), libc::ENOENT),
+            (BpfUnavailable::Denied(Denial::NotTheUsers).errno(), libc::EPERM),
             (Unwatchable::Unmapped.errno(), libc::EFAULT),
         ];
         assert!(pairs.iter().all(|(message, meant)| message == meant), "{pairs:?}");

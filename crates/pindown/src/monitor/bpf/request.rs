@@ -130,7 +130,7 @@ const REFUSALS: (usize, usize) = (32, 512);
 /// The number of connections that wait for a thread at which no more are accepted.
 pub(super) const LEFT: usize = 256;
 
-/// Descriptors that may take long to close, and the charge of their user until they are closed.
+/// Descriptors that may take a long time to close, and the charge of their user until they are closed.
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) user: u32,
@@ -139,8 +139,8 @@ pub(super) struct Closing {
     pub(super) charge: Option<Charge>,
 }
 
-/// Closes connections that may take long to close, on separate threads. Each thread keeps the charge of its connection
-/// until it is done, so the quotas limit the number of threads.
+/// Closes connections that may take a long time to close, on separate threads. Each thread keeps the charge of its
+/// connection until it is done, so the quotas limit the number of threads.
 #[derive(Debug)]
 pub(super) struct CloseThreads {
     /// Whether the kernel rejects descriptors. Then closing a connection does not block, and no thread is needed.

@@ -3,7 +3,7 @@
 //! It has one thread with one loop, with these rules:
 //!
 //! 1. A client cannot make the loop wait. Sockets do not block, waiting for a client is a state with a deadline
-//!    ([`super::session`]), and descriptors that may take long to close are closed on other threads
+//!    ([`super::session`]), and descriptors that may take a long time to close are closed on other threads
 //!    ([`super::request`]).
 //! 2. A round serves at most one request of each user. So a user's request waits for at most one request of each other
 //!    user, independent of the number of their clients.
@@ -24,7 +24,7 @@ use super::kernel::Kernel;
 use super::listen::{self, Name};
 use super::load;
 use super::quota::Limits;
-use super::refusal::Unavailable;
+use super::refusal::BpfUnavailable;
 use super::request;
 use super::session::{Service, Session};
 use super::signals;
@@ -57,14 +57,14 @@ impl Helper {
     /// calling thread; [`Self::serve`] then receives them.
     ///
     /// # Errors
-    /// The reason why the programs cannot be loaded; [`Unavailable::Refused`] if the process may not have as many
-    /// descriptors as `limits` need; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
-    pub fn open(path: &Path, limits: Limits) -> Result<Self, Unavailable> {
+    /// The reason why the programs cannot be loaded; [`BpfUnavailable::Refused`] if the process may not have as many
+    /// descriptors as `limits` need; `AddrInUse` in [`BpfUnavailable::Helper`] if another helper listens there.
+    pub fn open(path: &Path, limits: Limits) -> Result<Self, BpfUnavailable> {
         raise_descriptors(limits)?;
         // This is done before any thread is started, which would receive the signals.
-        let signals = signals::ending().map_err(Unavailable::Helper)?;
+        let signals = signals::ending().map_err(BpfUnavailable::Helper)?;
         let kernel = Kernel::load_for_others()?;
-        let (listener, name) = listen::at(path).map_err(Unavailable::Helper)?;
+        let (listener, name) = listen::at(path).map_err(BpfUnavailable::Helper)?;
         request::name_senders(listener.as_fd());
         let prompt = request::accept_descriptors(listener.as_fd(), false);
         let service = Service::new(kernel, limits, prompt);
@@ -83,8 +83,8 @@ impl Helper {
     /// # Errors
     /// poll(2) failed, or a program was skipped. In the second case every page is marked, so that caches no longer keep
     /// registrations.
-    pub fn serve(&mut self) -> Result<(), Unavailable> {
-        while !self.turn().map_err(Unavailable::Helper)? {
+    pub fn serve(&mut self) -> Result<(), BpfUnavailable> {
+        while !self.turn().map_err(BpfUnavailable::Helper)? {
             if self.checked.elapsed() < ROUND {
                 continue;
             }
@@ -181,8 +181,8 @@ impl Helper {
 /// Raises RLIMIT_NOFILE to the number that the limits require: the socket and the pidfd of the sender for each
 /// connection, two maps for each address space, the descriptors of one message, and the connections that wait to be
 /// closed.
-fn raise_descriptors(limits: Limits) -> Result<(), Unavailable> {
-    let refused = |what, why: String| Err(Unavailable::Refused { what, why });
+fn raise_descriptors(limits: Limits) -> Result<(), BpfUnavailable> {
+    let refused = |what, why: String| Err(BpfUnavailable::Refused { what, why });
     if limits.total > load::SPACES {
         return refused("--total", format!("the programs have room for {} address spaces", load::SPACES));
     }

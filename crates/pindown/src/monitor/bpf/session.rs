@@ -25,7 +25,7 @@ use super::kernel::{Inode, Kernel, SpaceId};
 use super::load;
 use super::page::Change;
 use super::quota::{Charge, Limits, Quota, ReachedLimit};
-use super::refusal::{Denial, Unavailable, Unwatchable};
+use super::refusal::{BpfUnavailable, Denial, Unwatchable};
 use super::request::{self, CloseThreads, Closing, Request};
 use super::waiting::Published;
 use super::wire::{self, HelperMessage};
@@ -61,7 +61,7 @@ impl Retry {
         Self { next: now, pause: Duration::from_millis(1), until: now + within }
     }
 
-    /// Returns a time without checks before the deadline, because another event wakes the session.
+    /// Returns the same deadline without checks before it, because another event wakes the session.
     fn idle(self) -> Self {
         Self { next: self.until, ..self }
     }
@@ -113,7 +113,8 @@ impl Session {
         }
     }
 
-    /// Returns the space in which this session's process has not yet proved to be; `None` if it has.
+    /// Returns the session's space while the session waits for the proof that its process is in that space; `None`
+    /// otherwise.
     fn unproven(&self) -> Option<SpaceId> {
         match self.state {
             SessionState::Settling { space, .. } | SessionState::Challenged { space, .. } => Some(space),
@@ -132,7 +133,7 @@ impl Session {
 struct Admitted {
     /// Whether all calls and io_uring requests that began before the page existed have ended, or are distrusted.
     quiet: bool,
-    /// Whether a process has proved to be in the space.
+    /// Whether a process has proved that it is in the space.
     proven: bool,
     /// The number of sessions of the space that are in the states `Settling` and `Challenged`.
     waiting: usize,
@@ -165,7 +166,7 @@ impl Service {
     }
 
     /// Returns an error if a program was skipped.
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
+    pub(super) fn check(&self) -> Result<(), BpfUnavailable> {
         self.kernel.check()
     }
 
@@ -244,7 +245,8 @@ impl Service {
         }
     }
 
-    /// Ends a session. Reports on its address space continue, unless no process has proved to be in it.
+    /// Ends a session. Reports on its address space continue, unless no process has proved that it is in this address
+    /// space.
     fn part(&mut self, session: Session, why: Ended, mut strangers: Vec<OwnedFd>) {
         if let Some(why) = why {
             deny(session.socket.as_fd(), why);

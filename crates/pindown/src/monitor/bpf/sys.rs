@@ -113,8 +113,8 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
     unsafe { bpf(MAP_DELETE, &mut a, 32) }.map(drop)
 }
 
-/// Removes elements by their keys, in the order of `keys`, until one is not there. For a map of maps this takes one RCU
-/// grace period of the kernel; separate removals take one each.
+/// Removes elements by their keys, in the order of `keys`, until a key is not found. For a map of maps this takes one
+/// RCU grace period of the kernel; separate removals take one each.
 pub(super) fn delete_all(map: BorrowedFd<'_>, keys: &[u64]) -> io::Result<()> {
     let mut a = Attribute::new().u64(16, keys.as_ptr() as u64).u32(32, keys.len() as u32).fd(36, map);
     // SAFETY: the keys live through the call; the map's keys have eight bytes (publish.rs calls this only for such

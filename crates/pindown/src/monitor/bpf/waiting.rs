@@ -11,7 +11,7 @@ use super::quota::Charge;
 /// pages, because callers wait for those.
 const TAKING: usize = 2;
 
-/// Whether the programs have a page.
+/// The state of a page with respect to the map of the kernel programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Published {
@@ -38,7 +38,7 @@ impl Progress {
     }
 }
 
-/// A page to be inserted where the programs find it.
+/// A page to be inserted into the map in which the kernel programs look it up.
 #[derive(Debug)]
 pub(super) struct PageInsertion {
     pub(super) mm: u64,
@@ -57,7 +57,7 @@ pub(super) struct PageRemoval {
     pub(super) _charge: Option<Charge>,
 }
 
-/// Changes that a thread makes together. Any number of them takes two grace periods.
+/// Changes that a thread makes together. They take two grace periods, independent of their number.
 #[derive(Debug)]
 pub(super) enum Changes {
     Puts(Vec<PageInsertion>),
@@ -90,17 +90,17 @@ pub(super) struct PendingChanges {
 impl PendingChanges {
     pub(super) fn put(&mut self, put: PageInsertion) {
         let other = self.puts.insert(put.mm, put);
-        debug_assert!(other.is_none(), "the page before it is taken away first");
+        debug_assert!(other.is_none(), "the previous page is removed first");
     }
 
-    /// Queues a removal, unless its page still waits to be inserted. Such a page is not inserted, and the removal,
-    /// which is unnecessary, is returned.
+    /// Queues a removal. If the page still waits to be inserted, neither the insertion nor the removal is needed: drops
+    /// the insertion and returns the removal.
     pub(super) fn take(&mut self, take: PageRemoval) -> Option<PageRemoval> {
         if self.puts.remove(&take.mm).is_some() {
             return Some(take);
         }
         let other = self.takes.insert(take.mm, take);
-        debug_assert!(other.is_none(), "no other page was put since");
+        debug_assert!(other.is_none(), "no other page was inserted since");
         None
     }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn put(mm: u64, name: u64) -> PageInsertion {
-        let file = || Arc::new(OwnedFd::from(File::open("/dev/null").expect("it is always there")));
+        let file = || Arc::new(OwnedFd::from(File::open("/dev/null").expect("the device file exists")));
         PageInsertion { mm, name, page: file(), doorbell: file(), progress: Progress::default() }
     }
 
@@ -179,11 +179,11 @@ mod tests {
         assert_eq!(names(&first), "+[10]");
         assert!(waiting.take(take(1, 10)).is_none());
         waiting.put(put(1, 11));
-        assert_eq!(names(&waiting.next()), "", "the page is not there yet");
+        assert_eq!(names(&waiting.next()), "", "the page is not inserted yet");
         waiting.done(first.expect("a batch"));
         let second = waiting.next();
-        assert_eq!(names(&second), "-[10]", "the page before it is still there");
-        assert_eq!(names(&waiting.next()), "", "it is not gone yet");
+        assert_eq!(names(&second), "-[10]", "the previous page is still present");
+        assert_eq!(names(&waiting.next()), "", "the page is not removed yet");
         waiting.done(second.expect("a batch"));
         assert_eq!(names(&waiting.next()), "+[11]");
     }
@@ -206,15 +206,19 @@ mod tests {
         assert_eq!(
             batches.each_ref().map(names),
             ["-[10]", "+[20, 30]"],
-            "a page is taken away though others are to be put"
+            "a page is removed although others are waiting to be inserted"
         );
         waiting.take(take(4, 40));
         let second = waiting.next();
         assert_eq!(names(&second), "-[40]");
         waiting.take(take(5, 50));
-        assert_eq!(names(&waiting.next()), "", "some threads are left for those who connect");
+        assert_eq!(names(&waiting.next()), "", "some threads are left for new clients");
         waiting.put(put(6, 60));
-        assert_eq!(names(&waiting.next()), "+[60]", "where a thread takes pages away, those to be put come first");
+        assert_eq!(
+            names(&waiting.next()),
+            "+[60]",
+            "insertions come before removals while another thread removes pages"
+        );
         waiting.done(second.expect("a batch"));
         assert_eq!(names(&waiting.next()), "-[50]");
     }

@@ -167,7 +167,7 @@ mod tests {
             assert_eq!(HelperMessage::from_words(message.words()), Some(message));
         }
         assert_eq!(HelperMessage::from_words([0, 0, 0, 0]), None);
-        assert_eq!(HelperMessage::from_words([3, 1, 0, 0]), None, "words that mean nothing are zero");
+        assert_eq!(HelperMessage::from_words([3, 1, 0, 0]), None, "unused words must be zero");
         assert_eq!(HelperMessage::from_words([11, 0, 0, 0]), None);
     }
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::sys;
 use crate::range::Range;
 
-/// The divisor of the share of a process's mappings that this monitor may use.
+/// The monitor may use one sixteenth of a process's mappings.
 const SHARE: u64 = 16;
 
 /// The default of vm.max_map_count.

@@ -31,7 +31,8 @@
 //! # Before Linux 6.7
 //!
 //! Without asynchronous write protection, mappings are registered for plain write protection. Its faults are reported
-//! to the reading thread and wait for it. For the memory that is kept, this mode is equally sound:
+//! to the reading thread, and the faulting threads wait for that thread. For the memory that is kept, this mode is
+//! equally sound:
 //! * Faults do not occur, because a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none.
 //!   (A mark made by other code, through PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So
 //!   threads of the program wait only for changes, as in the other mode.
@@ -93,8 +94,8 @@ struct Shared {
     known: KnownMapping,
     removed: Removed,
     locked: OnceLock<Locked>,
-    /// Set to `Ok` when the thread reads, or to the reason why it does not. Set after the allocations that the C
-    /// library makes when a thread starts.
+    /// Set to `Ok` when the thread is ready to read, or to the reason why it cannot read. Set after the allocations
+    /// that the C library makes when a thread starts.
     reading: OnceLock<Result<(), String>>,
 }
 
@@ -127,10 +128,10 @@ impl UserfaultfdMonitor {
 /// benefit.
 ///
 /// # Errors
-/// The reason why it would not keep more.
+/// The reason why the monitor would not keep more.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
-        let why = "without a promise (Unseen::NeverMade or Unseen::GuardsRefused) it would keep only sealed memory";
+        let why = "without a promise (Unseen::NeverMade or Unseen::GuardsRefused) only sealed memory would be kept";
         return Err(io::Error::other(why));
     }
     Ok(())
@@ -203,7 +204,7 @@ impl Shared {
             match self.uffd.read(&mut messages) {
                 Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                // Changes can no longer be reported, so no registration is kept from now on. The next look-up gives up
+                // Changes can no longer be reported, so no registration is kept from now on. The next look-up replaces
                 // the descriptor.
                 Err(_) => return self.page.end(),
             }
@@ -258,7 +259,7 @@ impl Shared {
             return Err(Refusal::MonitorEnded);
         }
         let mapping = self.register(range)?;
-        // The mappings that exist now are registered. Before the first call others may have been there.
+        // The mappings that exist now are registered. Before the first call, other mappings may have existed there.
         self.register(range)?;
         if let (Some(mapping), Some(now)) = (mapping, now) {
             self.known.learn(mapping, now);

@@ -17,8 +17,8 @@ pub enum Unseen {
     /// The pages of kept memory are locked (mlock2(2) with MLOCK_ONFAULT), because the kernel rejects guard pages in
     /// locked memory, with EINVAL. Consequences:
     /// * The kernel also rejects MADV_DONTNEED, MADV_FREE and MADV_REMOVE there, with EINVAL, and the program may rely
-    ///   on these calls. An allocator then keeps pages that it was to return. A program that drops pages to get zeroed
-    ///   ones, and does not check the result of the call, reads the old bytes. MADV_DONTNEED_LOCKED works.
+    ///   on these calls. An allocator then keeps pages that it tried to return. A program that drops pages to get
+    ///   zeroed ones, and does not check the result of the call, reads the old bytes. MADV_DONTNEED_LOCKED works.
     /// * The pages are unlocked after the last registration of them is unpinned. Memory that the program had locked
     ///   before it was registered stays locked; a lock that the program takes later, on registered memory, ends with
     ///   the registration. Locked pages count against RLIMIT_MEMLOCK, in addition to the pins of the device, and are

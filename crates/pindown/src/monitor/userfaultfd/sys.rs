@@ -220,7 +220,7 @@ impl Userfaultfd {
     /// Replaces this descriptor by another, permanently. Called after the reading thread has ended, which has the other
     /// copy: the kernel then ends the registrations, and all threads that wait for their changes to be read continue. A
     /// later [`ask`](crate::journal::unread_changes::ask) returns
-    /// [`Closed`](crate::journal::unread_changes::Asked::Closed).
+    /// [`Closed`](crate::journal::unread_changes::UnreadChanges::Closed).
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
         // SAFETY: both descriptors belong to this module; the number stays in use, for a descriptor that supports none
         // of the ioctls.

@@ -120,10 +120,10 @@ fn remapped_memory_is_registered_again() {
                 None => pages = Pages::map(4),
             }
             let again = key(&lane, pages.range());
-            assert!(again.0 > last.0, "the memory is another");
+            assert!(again.0 > last.0, "new memory gets a new registration");
             last = again;
         }
-        assert!(rounds >= 100, "the same address came again {rounds} times only");
+        assert!(rounds >= 100, "the same address was reused only {rounds} times");
         let after = cache.stats();
         let registered = |stats: &Stats| stats.misses + stats.single_uses.iter().sum::<u64>();
         let hits = |stats: &Stats| stats.hits + stats.slow_hits;
@@ -171,7 +171,7 @@ fn dropped_pages_are_not_kept_afterwards() {
         // SAFETY: drops the contents of memory that no code uses.
         assert_eq!(unsafe { libc::madvise(pages.0, pages.1, libc::MADV_DONTNEED) }, 0);
         let (second, single) = key(&lane, pages.range());
-        assert!(single && second != first, "when the pages are gone for good cannot be known");
+        assert!(single && second != first, "the time at which the pages are removed is unknown");
         pages.unmap();
     }
 }
@@ -238,24 +238,24 @@ fn lost_right_is_detected_by_checking_hits() {
         let [head, tail] = [part(0, 3), part(3, 3)].map(|range| {
             let (kept, single) = key(&lane, range);
             assert!(!single && kept != whole);
-            assert_eq!(key(&lane, range), (kept, false), "served while the rights are there");
+            assert_eq!(key(&lane, range), (kept, false), "kept while the access rights exist");
             kept
         });
         protect(part(1, 1), libc::PROT_READ);
         // Reading would still be allowed, but no registration for writing can be made for the memory.
         let used = lane.get(part(0, 1), Access::empty()).expect("registered");
-        assert_ne!(used.local_key(), head, "a page of it must not be written any more");
+        assert_ne!(used.local_key(), head, "a page of the registration is read-only");
         lane.end(used);
         let other = [key(&lane, part(1, 1)).0, key(&lane, part(1, 1)).0];
         assert!(
             other[0] > head && other[1] > other[0],
             "a registration of read-only memory must not be a hit for writes"
         );
-        assert_eq!(key(&lane, part(3, 3)), (tail, false), "the neighbour keeps its own");
+        assert_eq!(key(&lane, part(3, 3)), (tail, false), "the adjacent registration is kept");
         protect(part(1, 1), libc::PROT_READ | libc::PROT_WRITE);
-        assert_ne!(key(&lane, part(0, 3)).0, head, "what was dropped is not served again");
+        assert_ne!(key(&lane, part(0, 3)).0, head, "a dropped registration is not returned again");
         protect(part(5, 1), libc::PROT_NONE);
-        assert_ne!(key(&lane, part(4, 1)).0, tail, "all of its range counts");
+        assert_ne!(key(&lane, part(4, 1)).0, tail, "a change of any page drops the registration");
         pages.unmap();
     }
 }
@@ -360,7 +360,7 @@ fn guard_pages_are_refused_where_memory_is_locked() {
         pages.unmap();
         let Some(again) = Pages::map_at(pages.0, 4) else { continue };
         let (other, single) = key(&lane, again.range());
-        assert!(!single && other != kept, "another mapping, which is locked anew");
+        assert!(!single && other != kept, "a new mapping is registered again");
         assert_eq!(advise(again.range(), MADV_GUARD_INSTALL), libc::EINVAL);
         // SAFETY: the memory belongs to this test.
         assert_eq!(unsafe { libc::mremap(again.0, again.1, again.1 / 2, 0) }, again.0);
@@ -382,6 +382,6 @@ fn a_failed_lock_leaves_no_page_locked() {
     assert_eq!(unsafe { libc::munmap(pages.0.wrapping_byte_add(4096), 4096) }, 0);
     // mlock2(2) locks the first page before it finds the hole.
     assert_eq!(Locked::new().add(all), Err(rustix::io::Errno::NOMEM));
-    assert!(!sys::is_locked(first), "a page is locked that belongs to no registration");
+    assert!(!sys::is_locked(first), "a page without a registration is locked");
     pages.unmap();
 }

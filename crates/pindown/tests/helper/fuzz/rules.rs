@@ -54,7 +54,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("messages are whole", |path, random| {
         with_link(path, |link| _ = link.send_bytes(&[1; 31][..random.below(32) as usize], &[]))
     }),
-    ("messages are no longer", |path, random| {
+    ("messages are not longer", |path, random| {
         served(path, |link| _ = link.send_bytes(&vec![1; 33 + random.below(50_000) as usize], &[]))
     }),
     ("no descriptors", descriptors),
@@ -76,21 +76,21 @@ pub(super) const RULES: &[(&str, Rule)] = &[
         })
     }),
     ("the challenge is met in time", |path, _| challenged(path, |link, _, _| _ = link.receive())),
-    ("ranges are ranges", |path, random| {
+    ("ranges are valid", |path, random| {
         served(path, |link| {
             for _ in 0..8 {
                 _ = link.ask([WATCH, random.next(), random.next() >> random.below(64), 0])
             }
         })
     }),
-    ("ranges are the client's", |path, random| {
+    ("ranges belong to the client", |path, random| {
         served(path, |link| {
             for _ in 0..8 {
                 _ = link.ask([WATCH, u64::MAX << 47 | random.next() >> 20, u64::MAX, 0])
             }
         })
     }),
-    ("slots are given", |path, random| {
+    ("slots are assigned", |path, random| {
         served(path, |link| {
             for _ in 0..8 {
                 _ = link.ask([UNWATCH, random.below(64), 0, 0])
@@ -98,7 +98,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
         })
     }),
     ("slots exist", |path, random| served(path, |link| _ = link.ask([UNWATCH, 64 + random.next(), 0, 0]))),
-    ("slots are given back once", unwatch_twice),
+    ("slots are released once", unwatch_twice),
     ("answers are read", answers_unread),
     ("connections are whole", |path, _| {
         served(path, |link| {
@@ -106,15 +106,15 @@ pub(super) const RULES: &[(&str, Rule)] = &[
             _ = link.receive()
         })
     }),
-    ("a connection is a program's", exec),
-    ("a connection is a process's", child_speaks),
-    ("a connection is its opener's", passed_on),
+    ("a connection is not used after exec", exec),
+    ("a connection is not used by a child", child_speaks),
+    ("a connection is used by its opener", passed_on),
     ("calls end", never_quiet),
-    ("calls end, also after the client", parked_and_gone),
+    ("calls end after the client has exited", parked_and_gone),
     ("the address space is unlocked", locked),
     ("a few connections", storm),
     ("a few files", files),
-    ("the client may be looked into", |path, _| {
+    ("the client is dumpable", |path, _| {
         served(path, |link| {
             dumpable(false);
             _ = SharedFile::new().watch(link);
@@ -122,7 +122,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
             _ = link.ask(HELLO)
         })
     }),
-    ("a client lives while it asks", |path, random| {
+    ("a client stays alive during a request", |path, random| {
         challenged(path, |link, start, len| {
             protect(start, len);
             _ = link.send(DONE);
@@ -195,7 +195,7 @@ fn descriptors(path: &Path, random: &mut Random) {
     });
 }
 
-/// The message contains the last copy of a socket that takes long to close.
+/// Sends a message with the last copy of a socket that takes a long time to close.
 fn slow_descriptor(path: &Path, random: &mut Random) {
     use std::net::{TcpListener, TcpStream};
     let Ok(listener) = TcpListener::bind("127.0.0.1:0") else { return };

@@ -82,7 +82,7 @@ struct State {
     /// For put-latency: the numbers of marks that were written and received.
     sent: u64,
     received: u64,
-    /// The minimum value that the next atomic operation may find, and whether all operations so far have found an
+    /// The minimum value that the next atomic operation may return, and whether all operations so far have returned an
     /// allowed value.
     next: u64,
     in_order: bool,
@@ -170,9 +170,7 @@ impl<'a> Side<'a> {
         let theirs = self.state.theirs;
         let theirs = theirs.ok_or_else(|| Failure::Protocol("access before the memory was announced".into()))?;
         let start = self.start(slot) as u64;
-        theirs
-            .slice(start..start + self.state.shape.bytes as u64)
-            .map_err(|error| Failure::Protocol(error.to_string()))
+        theirs.slice(start..start + self.state.shape.bytes as u64).map_err(|error| Failure::Protocol(error.to_string()))
     }
 
     /// Returns the offset of a slot in this side's memory.

@@ -82,7 +82,7 @@ fn invalid_answers_break_only_the_link() {
         ("beyond", |it| it.place = u64::MAX.into()),
     ];
     for (number, (expected, change)) in changes.iter().enumerate() {
-        let why = answered(all, 1, change).expect_err(&format!("change {number} was believed"));
+        let why = answered(all, 1, change).expect_err(&format!("change {number} was accepted"));
         assert!(why.contains(expected), "change {number}: {why}");
     }
     assert!(answered(all - 1, 1, |_| ()).unwrap_err().contains("length"));
@@ -100,7 +100,7 @@ fn possibly_late_answers_do_not_break_the_link() {
     assert_eq!(answered(all, 1, |it| it.page = it.arena), Ok(Lookup::Executed));
     // The arena was given for writing, but the answer states that it is only readable, so it is not found.
     assert_eq!(answered(all, 1, |it| it.rights = 1), Ok(Lookup::Unknown));
-    // With a generation that does not hold, or an entry that is not in use, the region is granted, and the grant is
+    // With a generation that is not valid, or an entry that is not in use, the region is granted, and the grant is
     // stale.
     assert!(matches!(answered(all, 1, |it| it.generation = u64::MAX.into()), Ok(Lookup::Ready(_))));
     assert!(matches!(answered(all, 1, |it| it.entry = (ENTRIES as u32 - 1).into()), Ok(Lookup::Ready(_))));
@@ -159,7 +159,7 @@ fn lookup_requests_are_answered_when_there_is_room() {
     for _ in 0..2 * REQUESTED {
         poll(&mut two.target).unwrap();
     }
-    assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are owed");
+    assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are pending");
     for region in &regions {
         two.write(region.key(), 0, &[4; 8]).unwrap();
         assert_eq!(bytes_of(region), [4; 8]);

@@ -124,7 +124,7 @@ fn unwritable_memory_is_mapped_read_only() {
     let mut two = Two::new(false);
     // The region is large, so that it has an arena of its own.
     let region = two.region(1 << 20, true, Access::REMOTE_READ);
-    assert_eq!(mappings(&two, region.key()), ["rw-s"], "our own");
+    assert_eq!(mappings(&two, region.key()), ["rw-s"], "the mapping of the owner");
     assert_eq!(two.read(region.key(), 1 << 19, 8), Ok(vec![0; 8]));
     assert_eq!(mappings(&two, region.key()), ["r--s", "rw-s"]);
     // The same memory is registered under another key for writing. This uses another descriptor.
@@ -178,14 +178,18 @@ fn in_place_accesses_are_checked_like_others() {
         let mut two = Two::new(true);
         let [readable, whole] = [Access::REMOTE_READ, all].map(|access| two.region(64, mapped, access));
         let added = mapped.then(|| vec![9; 8]);
-        assert_eq!(in_place(&mut two, whole.key(), 0), [None, None, None], "never asked for");
+        assert_eq!(in_place(&mut two, whole.key(), 0), [None, None, None], "a key without a request");
         two.grant(whole.key());
         assert_eq!(in_place(&mut two, whole.key(), 0), [zeroes.clone(), nines.clone(), added.clone()]);
         assert_eq!(in_place(&mut two, whole.key(), 57), [None, None, None], "out of range");
         assert_eq!(in_place(&mut two, whole.key(), u64::MAX), [None, None, None], "out of range");
-        assert_eq!(in_place(&mut two, readable.key(), 0), [None, None, None], "not the last key");
+        assert_eq!(in_place(&mut two, readable.key(), 0), [None, None, None], "a key that was not granted");
         two.grant(readable.key());
-        assert_eq!(in_place(&mut two, readable.key(), 0), [zeroes.clone(), None, None], "no right");
+        assert_eq!(
+            in_place(&mut two, readable.key(), 0),
+            [zeroes.clone(), None, None],
+            "an operation without the access right"
+        );
         // After the close the grant is stale.
         two.grant(whole.key());
         assert_eq!(bytes_of(&whole)[0], 9 + u8::from(mapped));
@@ -294,7 +298,7 @@ fn full_key_page_falls_back_to_execution_until_regions_close() {
     assert_eq!(two.look_up(key), Lookup::NoKey);
     // The initiator sends a new request to the target, but not for each access.
     let executed = (0..).take_while(|_| two.initiator.look_up(late.key()) == Lookup::Executed).count();
-    assert!((1000..100_000).contains(&executed), "asked again after {executed} accesses");
+    assert!((1000..100_000).contains(&executed), "a new request was sent after {executed} accesses");
     assert_eq!(two.write(late.key(), 0, &[9; 8]), Ok(()));
     assert_eq!(bytes_of(&late), [9; 8]);
 }

@@ -99,7 +99,7 @@ fn void_grants_are_reclaimed() {
     let live = two.initiator.initiator().unwrap().grants().live();
     let next = two.region(1 << 20, true, BOTH);
     two.write(next.key(), 0, &[1; 8]).unwrap();
-    assert!(two.initiator.initiator().unwrap().grants().live() <= live, "the old one is gone");
+    assert!(two.initiator.initiator().unwrap().grants().live() <= live, "the old grant is removed");
 }
 
 /// A thread writes as fast as it can while the region is closed and registered again many times.
@@ -138,7 +138,7 @@ fn hammer(mapped: bool, rounds: u64) {
             key.store(region.key(), Ordering::Relaxed);
             let (before, deadline) = (writes.load(Ordering::Relaxed), Instant::now() + Duration::from_secs(30));
             while writes.load(Ordering::Relaxed) < before + 1 + round % 5 {
-                assert!(Instant::now() < deadline, "nobody writes");
+                assert!(Instant::now() < deadline, "no writer makes progress");
                 poll(&mut target).unwrap();
                 std::thread::yield_now();
             }
@@ -152,7 +152,7 @@ fn hammer(mapped: bool, rounds: u64) {
                 std::thread::yield_now();
                 let mut now = vec![0; LEN];
                 memory.copy_to(0, &mut now);
-                assert!(now == then, "a write came late in round {round}");
+                assert!(now == then, "memory was written after its region was closed, round {round}");
             }
         }
     });
@@ -223,7 +223,7 @@ fn close_waits_for_an_access_after_its_link_ended() {
     let mut announcer = Announcer::default();
     announcer.enter(pair.announcements(1));
     grantee.end();
-    assert!(is_granted(&registered, &grantee), "it may still be written");
+    assert!(is_granted(&registered, &grantee), "the memory may still be written");
     let Err(CloseError::Busy(region)) = region.close() else { panic!("closed during an access of a peer") };
     announcer.leave(pair.announcements(1));
     region.close().unwrap();

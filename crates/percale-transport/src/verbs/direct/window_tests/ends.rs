@@ -16,17 +16,17 @@ fn revoked_window_is_dead_and_others_stay_valid() {
             let grants = windows.each_ref().map(|window| bench.grant(window));
             assert!(grants.iter().all(|grant| bench.writes(grant, round, 4000)), "{how:?}");
             close(&windows[1]);
-            assert_eq!(bench.grantee.grant(&windows[1]), LocateAnswer::Unknown, "it is closed");
+            assert_eq!(bench.grantee.grant(&windows[1]), LocateAnswer::Unknown, "the window is closed");
             let others = [0, 2].map(|at| bench.writes(&grants[at], round + 100, 4000));
-            assert_eq!(others, [true, true], "{how:?}: another window went, too");
+            assert_eq!(others, [true, true], "{how:?}: another window became invalid");
             let before = bytes_of(&region);
-            assert!(!bench.writes(&grants[1], 99, 4000), "{how:?}: a dead key");
-            assert_eq!(bytes_of(&region), before, "{how:?}: bytes landed through a dead key");
+            assert!(!bench.writes(&grants[1], 99, 4000), "{how:?}: an invalid key was accepted");
+            assert_eq!(bytes_of(&region), before, "{how:?}: bytes were written with an invalid key");
             // All windows have ended with the queue pair. A new grant has a different key.
             bench.again();
             let again = bench.grant(&windows[0]);
             assert_ne!(again.remote_key, grants[0].remote_key);
-            assert!(bench.writes(&again, round, 4000), "{how:?}: over another queue pair");
+            assert!(bench.writes(&again, round, 4000), "{how:?}: a write over the new queue pair");
             windows.iter().for_each(|window| _ = Revocation::start(Arc::clone(window)));
         }
         bench.grantee.end();
@@ -51,7 +51,10 @@ fn more_windows_than_requests_can_be_revoked_together() {
         assert!(bench.writes(&bench.grant(&other), 2, 100), "{how:?}");
         assert!(revocations.iter_mut().rev().all(|revocation| revocation.wait(Some(DEVICE_TIMEOUT))), "{how:?}");
         assert_eq!(bench.grantee.take_changes().0.len(), 50, "{how:?}");
-        assert!(!bench.writes(&grants[7], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
+        assert!(
+            !bench.writes(&grants[7], 99, 100) && !bytes_of(&region).contains(&99),
+            "{how:?}: an invalid key was accepted"
+        );
         bench.again();
         // Revocations that are not polled end with the queue pair.
         let again: Vec<_> = windows.iter().map(|one| window(&region, one.base(), 100, ALL)).collect();
@@ -82,12 +85,15 @@ fn failed_queue_pair_does_not_block_revocation() {
         let (gone, is_over) = bench.grantee.take_changes();
         assert_eq!((gone.len(), is_over), (2, true), "{how:?}: the peer is notified");
         let unbound = window(&region, 0, 10, ALL);
-        assert_eq!(bench.grantee.grant(&unbound), LocateAnswer::Unknown, "{how:?}: over a queue pair in error");
+        assert_eq!(bench.grantee.grant(&unbound), LocateAnswer::Unknown, "{how:?}: a grant over a queue pair in error");
         assert!(!bench.grantee.has_changes(), "{how:?}: the peer is notified once");
-        assert!(!bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
+        assert!(
+            !bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99),
+            "{how:?}: an invalid key was accepted"
+        );
         // As far as this side knows, the third window is still bound.
         bench.grantee.end();
-        assert!(begun.elapsed() < Duration::from_secs(40), "{how:?}: it took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(40), "{how:?}: the end took {:?}", begun.elapsed());
         let me: Arc<dyn Grantee> = Arc::clone(&bench.grantee) as _;
         assert!(windows[2].grants().find(&me).is_none());
         close(&windows[2]);
@@ -135,7 +141,7 @@ fn no_write_lands_after_window_revocation() {
             landed += u32::from(bytes_of(&region) != vec![OWNERS; LEN]);
             bench.again();
         }
-        println!("{how:?}: in {landed} of 12 rounds bytes landed after the end");
+        println!("{how:?}: in {landed} of 12 rounds, bytes were written after the end");
         let may_land = how.1 == Extent::Region && bench.checks_registrations_alone();
         assert!(landed == 0 || may_land && landed < 12, "{how:?}: in {landed} rounds");
         bench.grantee.end();

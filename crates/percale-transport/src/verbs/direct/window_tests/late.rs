@@ -34,35 +34,43 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
             let second = window(&region, 100, 100, ALL);
             let next = bench.grant(&second);
             assert_ne!(next.number, number);
-            assert_eq!(next.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: another slot");
+            assert_eq!(
+                next.number as usize % WIRE_SLOTS,
+                number as usize % WIRE_SLOTS,
+                "{how:?}: the grants use different slots"
+            );
             let late: &dyn Grantee = &*bench.grantee;
             let has_retired =
                 |number| late.has_retired(number, crate::local_memory::rundown::AnnouncementLine::default().snapshot());
             // The next grant is in use.
-            bench.grantee.forgotten(number).expect("it was forgotten before");
+            bench.grantee.forgotten(number).expect("a repeated confirmation is ignored");
             late.revoke(number);
-            assert!(has_retired(number) && bench.writes(&next, 1, 100), "{how:?}: the next grant was taken back");
+            assert!(has_retired(number) && bench.writes(&next, 1, 100), "{how:?}: the next grant was revoked");
             // The device has not unbound the window of the next grant yet.
             let begun = Instant::now();
             let mut revocation = Revocation::start(Arc::clone(&second));
             let answer = has_retired(number);
             if begun.elapsed() < TAKES {
-                assert!(answer, "{how:?}: the answer was the next grant's");
+                assert!(answer, "{how:?}: the answer was for the next grant");
             }
             // The device has unbound the window, but the owner has not polled.
             std::thread::sleep(2 * TAKES);
             assert!(has_retired(number));
             late.revoke(number);
-            assert!(!bench.grantee.has_changes(), "{how:?}: the completion was taken in the name of another grant");
+            assert!(!bench.grantee.has_changes(), "{how:?}: the completion was attributed to another grant");
             assert!(revocation.wait(Some(DEVICE_TIMEOUT)));
             // The peer has not confirmed yet that the grant is unused.
             assert_eq!(bench.grantee.take_changes().0, [(next.number, 7)]);
-            bench.grantee.forgotten(number).expect("it was forgotten before");
+            bench.grantee.forgotten(number).expect("a repeated confirmation is ignored");
             let third = window(&region, 200, 100, ALL);
             let LocateAnswer::Granted(last) = bench.grantee.grant(&third) else {
-                panic!("{how:?}: the completion was lost, and the peer is refused windows")
+                panic!("{how:?}: the completion was lost, and the peer gets no windows")
             };
-            assert_ne!(last.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: its slot was freed");
+            assert_ne!(
+                last.number as usize % WIRE_SLOTS,
+                number as usize % WIRE_SLOTS,
+                "{how:?}: the slot was freed too early"
+            );
             assert!(bench.writes(&last, 1, 100));
             bench.grantee.end();
             close(&third);
@@ -78,7 +86,7 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
 fn failed_request_disables_windows_of_its_peer_only() {
     double::on("device double0 windows=6", || {
         let adapter = adapter().expect("a device");
-        let using = *adapter.windows().expect("it has windows");
+        let using = *adapter.windows().expect("the device has windows");
         let mut bench = bench((using.kind, using.extent)).expect("a device");
         let mut memory = vec![0; LEN];
         let region = region(&mut memory);
@@ -87,14 +95,14 @@ fn failed_request_disables_windows_of_its_peer_only() {
         double::tell("fail double0 invalidate 1 status 6");
         close(&one);
         let two = window(&region, 100, 100, ALL);
-        assert_eq!(bench.grantee.grant(&two), LocateAnswer::Executed, "its device has failed");
+        assert_eq!(bench.grantee.grant(&two), LocateAnswer::Executed, "the device has failed");
         let second = other(&bench, using);
         assert!(second.writes(&second.grant(&two), 3, 100), "the windows of another peer still work");
         // With another queue pair, the first peer gets windows again after a while.
         bench.again();
         let until = Instant::now() + DEVICE_TIMEOUT;
         while bench.grantee.grant(&two) == LocateAnswer::Executed {
-            assert!(Instant::now() < until, "it never has windows again");
+            assert!(Instant::now() < until, "the peer gets no windows again");
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(bench.writes(&bench.grant(&two), 4, 100));
@@ -112,7 +120,7 @@ fn failed_request_disables_windows_of_its_peer_only() {
 fn peer_cannot_invalidate_windows_of_another_peer() {
     double::on("device double0 vendor=16777215 lax=1", || {
         let adapter = adapter().expect("a device");
-        let using = *adapter.windows().expect("it has windows");
+        let using = *adapter.windows().expect("the device has windows");
         let bench = bench((using.kind, using.extent)).expect("a device");
         let mut memory = vec![0; LEN];
         let region = region(&mut memory);
@@ -120,7 +128,7 @@ fn peer_cannot_invalidate_windows_of_another_peer() {
         let grant = bench.grant(&whole);
         assert!(bench.writes(&grant, 1, 100));
         let (peer, ours) = sides(&bench.adapter);
-        double::post_invalidating(&peer.pair, 5, grant.remote_key).expect("it is posted");
+        double::post_invalidating(&peer.pair, 5, grant.remote_key).expect("the operation is posted");
         println!("peer: {:?}, this side: {:?}", peer.next(), ours.next());
         assert!(bench.writes(&grant, 2, 100), "the window was invalidated by another peer");
         close(&whole);

@@ -67,12 +67,12 @@ fn pairs(adapter: &Adapter, domain: &Arc<ProtectionDomain>) -> (Arc<CompletionQu
     let size = PairSize { sends: REQUESTS, receives: 1, inline: 0, pieces: 1 };
     let [near, far] = [0, 1].map(|at: usize| {
         let pair = QueuePair::new(&queues[at], buffers[at].as_ref().expect("memory"), size).expect("a queue pair");
-        pair.prepare(adapter.path(), Rights::REMOTE_READ | Rights::REMOTE_WRITE).expect("it is prepared");
+        pair.prepare(adapter.path(), Rights::REMOTE_READ | Rights::REMOTE_WRITE).expect("the queue pair is prepared");
         pair
     });
     let (here, there) = (adapter.end(near.number()).expect("an end"), adapter.end(far.number()).expect("an end"));
-    near.connect(adapter.path(), &here, &there).expect("it is connected");
-    far.connect(adapter.path(), &there, &here).expect("it is connected");
+    near.connect(adapter.path(), &here, &there).expect("the queue pair connects");
+    far.connect(adapter.path(), &there, &here).expect("the queue pair connects");
     let [queue, _] = queues;
     (queue, near, far)
 }
@@ -88,7 +88,7 @@ fn window(region: &Arc<Registered>, offset: u64, len: u64, access: Access) -> Ar
 }
 
 fn close(region: &Arc<Registered>) {
-    assert!(Revocation::start(Arc::clone(region)).wait(Some(DEVICE_TIMEOUT)), "it is not taken back");
+    assert!(Revocation::start(Arc::clone(region)).wait(Some(DEVICE_TIMEOUT)), "the region is not revoked");
 }
 
 impl Bench {
@@ -102,7 +102,7 @@ impl Bench {
     /// Returns whether the device allows an access of the peer. If it does not, the queue pair is then in the error
     /// state.
     fn passes(&self, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> bool {
-        post(&self.near).expect("it is posted");
+        post(&self.near).expect("the operation is posted");
         self.queue.finish(1, DEVICE_TIMEOUT, |_| {}).expect("a queue that works").expect("an answer") == 0
     }
 
@@ -157,14 +157,14 @@ fn device_window_has_separate_rights() {
             assert_eq!((grant.base, grant.len), (1000, 5000));
             assert_eq!(bench.grantee.grant(&window), LocateAnswer::Granted(grant), "granted twice");
             let first = if grant.writes { bench.writes(&grant, 9, 5000) } else { bench.reads(&grant, 0, 5000) };
-            assert!(first, "{how:?}, {access:?}: what is allowed is refused");
+            assert!(first, "{how:?}, {access:?}: an allowed access was rejected");
             assert_eq!(bytes_of(&region)[1000..6000], vec![if grant.writes { 9 } else { 5 }; 5000]);
             let other = match (grant.reads, grant.writes) {
                 (true, true) => bench.reads(&grant, 0, 5000),
                 (true, false) => !bench.writes(&grant, 77, 5000),
                 _ => !bench.reads(&grant, 0, 5000),
             };
-            assert!(other, "{how:?}, {access:?}: the other right");
+            assert!(other, "{how:?}, {access:?}: the other kind of access");
             assert!(!bytes_of(&region).contains(&77), "{how:?}: written without a right");
             bench.again();
             close(&window);
@@ -224,8 +224,8 @@ fn window_key_is_not_reused_before_peer_release() {
         for round in 0..700_u64 {
             let window = window(&region, round, 100, ALL);
             let grant = bench.grant(&window);
-            assert!(keys.insert(grant.remote_key), "{how:?}: a key came again after {round} binds");
-            assert!(numbers.insert(grant.number), "{how:?}: a number came again after {round} binds");
+            assert!(keys.insert(grant.remote_key), "{how:?}: a key was reused after {round} binds");
+            assert!(numbers.insert(grant.number), "{how:?}: a number was reused after {round} binds");
             places.insert(grant.number as usize % WIRE_SLOTS);
             close(&window);
         }
@@ -236,13 +236,13 @@ fn window_key_is_not_reused_before_peer_release() {
         for round in 0..700_u64 {
             let window = window(&region, round, 100, ALL);
             let number = bench.grant(&window).number;
-            assert!(numbers.insert(number), "{how:?}: a number came again in round {round}");
+            assert!(numbers.insert(number), "{how:?}: a number was reused in round {round}");
             places.insert(number as usize % WIRE_SLOTS);
             close(&window);
             let gone = bench.grantee.take_changes().0;
             gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("the peer was notified"));
         }
-        assert!(places.len() <= 701, "{how:?}: places are not used again: {}", places.len());
+        assert!(places.len() <= 701, "{how:?}: slots are not reused: {}", places.len());
         println!("{how:?}: {}", bench.grantee.describe());
         bench.grantee.end();
         close(&region);
@@ -277,7 +277,10 @@ fn a_region_stays_registered_while_windows_are_bound() {
         );
         assert_eq!(bench.grantee.beneath(), 0);
         close(&last);
-        assert!(!bench.writes(&grant, 99, 10) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
+        assert!(
+            !bench.writes(&grant, 99, 10) && !bytes_of(&region).contains(&99),
+            "{how:?}: an invalid key was accepted"
+        );
         assert_eq!((bench.grantee.beneath(), bench.grantee.is_stuck()), (0, false), "{how:?}");
         bench.grantee.end();
     }

@@ -4,9 +4,9 @@
 //! region itself, and the access mostly ends within the call. *By RDMA*: a device makes the access (`rdma`).
 //! *Executed*: the target makes the access during its progress. In that case the access is split into parts. Each part
 //! is one request frame and ends with one answer ([`FrameKind::Done`] or [`FrameKind::ReadData`]) or with the end of a
-//! pull. Short data is sent in its frame. Over a stream, so is longer data. A long write is offered by the initiator
-//! and pulled by the target. A long read is offered by the target and pulled by the initiator, or, over a stream,
-//! expected by the initiator and sent at once.
+//! pull. Short data is sent in its frame. Over a stream, longer data is sent in its frame too. A long write is offered
+//! by the initiator and pulled by the target. A long read is offered by the target and pulled by the initiator, or,
+//! over a stream, expected by the initiator and sent at once.
 //!
 //! Order: only one way is used at a time. While executed accesses to a peer are outstanding, later ones to it are
 //! executed as well (or wait, see `rdma`), and frames are handled in order. Only long parts are performed out of that
@@ -150,8 +150,8 @@ impl Core {
         if access.is_by_rdma() { peer.rdma_ended(access.is_long()) } else { peer.execution_ended(access.is_long()) }
     }
 
-    /// Notifies the target of the parts of an access that it cannot see. Sends one notice for each region; the last
-    /// notice also carries the counts of the endpoint, and the data.
+    /// Notifies the target of the parts of an access that the target cannot see. Sends one notice for each region; the
+    /// last notice also carries the counts of the endpoint, and the data.
     fn notify_target(&mut self, to: ConnectionId, notice: &AccessNotice) {
         let regions = notice.regions();
         let counted = self.peers.get(to).counts() & notice.counts();

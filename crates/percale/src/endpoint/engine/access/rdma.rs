@@ -97,8 +97,9 @@ fn post(
 /// Posts the first part of an access, if the access can be made by RDMA and its turn has come.
 ///
 /// # Errors
-/// Returns the other way in which the access is made, or that it waits. In that case nothing was posted, and the access
-/// is not counted: accesses that a broken queue pair returns go before it, and it waits for everything that is counted.
+/// [`RdmaOutcome::Executed`] if the target executes the access, or [`RdmaOutcome::Waits`] if the access has to wait. In
+/// both cases nothing was posted and the access is not counted: accesses that a broken queue pair returns are put
+/// before it in the queue, and it waits for the accesses that are counted.
 fn begin(
     link: &mut VerbsLink,
     core: &mut Core,
@@ -150,8 +151,8 @@ fn is_plain(what: &AccessOperation, counted: Counts) -> bool {
 }
 
 impl Core {
-    /// Puts an access that could not be completed by RDMA back into the queue. The caller returns several accesses in
-    /// the reverse order of their beginning.
+    /// Puts an access that could not be completed by RDMA back into the queue. If there are several accesses, the
+    /// caller puts them back in the reverse of the order in which they began.
     pub(in super::super) fn give_back(&mut self, from: ConnectionId, wire: u32) {
         let Some(id) = self.remote.rdma_access_of(from, wire) else { return };
         let Some(execution) = self.remote.remove(id) else { return };

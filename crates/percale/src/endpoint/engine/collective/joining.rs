@@ -69,7 +69,7 @@ impl Core {
         self.peers.push(0, LinkAction::Advance);
     }
 
-    /// Handles a peer that advertises another address than the one at which it was found. The other members identify
+    /// Handles a peer that advertises an address other than the one at which it was found. The other members identify
     /// the peer by the advertised address, so they identify its lists differently. Attempts to join that wait for the
     /// peer fail, and later attempts use the advertised address.
     pub(in crate::endpoint::engine) fn handle_address_mismatch(&mut self, slot: ConnectionId, advertised: SocketAddr) {

@@ -2,8 +2,8 @@
 //! memory to which the peer may still be writing.
 //!
 //! Operations of a broken connection have failed, but do not end before the peer has released their memory or the peer
-//! process has ended, because the memory must not be reused until then. If the endpoint is closed before that, they are
-//! kept [`deferred_cleanup`](super::deferred_cleanup).
+//! process has ended, because the memory must not be reused until then. If the endpoint is closed before that,
+//! [`deferred_cleanup`](super::deferred_cleanup) keeps them.
 //!
 //! * `pending_revocation`: dead keys that still have users
 //!

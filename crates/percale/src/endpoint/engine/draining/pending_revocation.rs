@@ -1,5 +1,5 @@
-//! Dead keys, which are invalidated keys of windows that peers (their users) are still using, and the reports that are
-//! made when these users have finished.
+//! Dead keys, and the reports that wait for them. A key is *dead* if it was invalidated while peers were still using
+//! its window. These peers are the *users* of the key. The report is made when all of them have finished.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -24,7 +24,7 @@ pub(in super::super) struct PendingRevocation {
 /// The report that is made when the users of a dead key have finished.
 #[derive(Debug)]
 pub(in super::super) enum RevocationOutcome {
-    /// The end of a local operation, or its failure if the users do not finish in time.
+    /// The completion of a local operation, with an error if the users do not finish in time.
     Operation { to: ConnectionId, notify: Notify, entry: Entry, until: Option<Instant> },
     /// No report, because the message that invalidated the key has no receive yet.
     Nothing { from: ConnectionId },
@@ -68,7 +68,7 @@ impl PendingRevocation {
         }
     }
 
-    /// Removes the answer to the message if this peer, which has disconnected, sent it.
+    /// Removes the answer to the message if the message was sent by this peer, which has disconnected.
     fn peer_gone(&mut self, peer: ConnectionId) {
         if let RevocationOutcome::Message { from, head, .. } = &mut self.news
             && *from == peer
@@ -84,7 +84,7 @@ impl DrainingTransfers {
         self.pending_revocation().any(|pending_revocation| Arc::ptr_eq(&pending_revocation.cell, cell))
     }
 
-    /// Keeps the end of a local operation until the users of a key have finished, or its time has passed.
+    /// Keeps the report of a local operation until the users of a key have finished, or until its timeout.
     pub(in super::super) fn await_operation(
         &mut self,
         cell: Arc<WindowCell>,

@@ -43,14 +43,14 @@ fn invalidating_message_is_reported_when_key_has_no_users() {
     let [window, _] = windows();
     let mut left = DrainingTransfers::default();
     let head = Head { data: 9, ..Head::default() };
-    assert!(left.may_report(FROM, &head, 4, &receive()), "nothing waits for it");
+    assert!(left.may_report(FROM, &head, 4, &receive()), "no operation waits for the message");
     left.await_message(Arc::clone(&window.cell), 9, FROM);
-    assert_eq!(left.operations_to(FROM), 0, "it is no operation of this endpoint");
+    assert_eq!(left.operations_to(FROM), 0, "the wait is not an operation of this endpoint");
     assert!(left.may_report(OTHER, &head, 4, &receive()), "another peer's message");
     assert_eq!(left.len(), 1);
     left.peer_gone(FROM);
     assert!(left.may_report(FROM, &head, 4, &receive()));
-    assert!(left.is_empty(), "its wait is over");
+    assert!(left.is_empty(), "the wait ends with the peer");
 }
 
 #[test]

@@ -46,13 +46,13 @@ impl Groups {
         !self.joins.deeds.is_empty()
     }
 
-    /// Handles a message of a peer about joining a list. Returns false if the message is invalid, or is about too many
-    /// joins.
+    /// Handles a message of a peer about joining a list. Returns false if the message is invalid, or if there are too
+    /// many lists that this endpoint has never joined.
     pub(in super::super) fn receive_join(&mut self, from: ConnectionId, list: u64, data: u64) -> bool {
         Join::from_data(data).is_some_and(|said| self.joins.receive_notice(list, from, said))
     }
 
-    /// Handles a peer that advertises another address than the one at which it was found.
+    /// Handles a peer that advertises an address other than the one at which it was found.
     pub(in super::super) fn handle_address_mismatch(&mut self, peer: ConnectionId, why: &str) {
         self.joins.handle_address_mismatch(peer, why);
     }
@@ -95,7 +95,8 @@ impl Groups {
         AbortOutcome::Broken(index)
     }
 
-    /// Handles the end of a connection to a peer in the joins. Returns whether joins request actions.
+    /// Handles the end of the connection to a peer: ends the joins that wait for the peer, and drops the notices that
+    /// the peer sent. Returns whether joins request actions.
     pub(in super::super) fn member_gone(&mut self, from: ConnectionId, error: ErrorCode, why: &str) -> bool {
         self.forget_notices(from);
         self.joins.gone(from, error, why);

@@ -12,13 +12,13 @@ use crate::transport::ConnectionId;
 /// A group.
 #[derive(Debug)]
 pub(crate) struct GroupState {
-    /// A digest of its members' list.
+    /// A digest of the list of members.
     pub(super) list: u64,
-    /// The tag of its messages, once the members have agreed on it. No operation of the group runs before that.
+    /// The tag of the group's messages, once the members have agreed on it. No operation runs before that.
     pub(super) tag: u64,
     /// Whether the members have agreed on the tag.
     pub(super) named: bool,
-    /// Its members' slots, by rank.
+    /// The members' slots, by rank.
     pub(super) members: Box<[ConnectionId]>,
     pub(super) rank: usize,
     /// The number of operations so far.
@@ -28,7 +28,7 @@ pub(crate) struct GroupState {
     pub(super) queue: VecDeque<RunningOperation>,
     /// The reason why the group is broken, if it is. No operation of a broken group succeeds.
     pub(super) broken: Option<(ErrorCode, String)>,
-    /// Whether the members were notified that it is broken.
+    /// Whether the members were notified that the group is broken.
     pub(super) notified: bool,
     /// Members that have closed their endpoints.
     pub(super) gone: Vec<ConnectionId>,
@@ -38,7 +38,7 @@ pub(crate) struct GroupState {
     /// Whether the application has left the group. Then the group is removed when its operations have ended.
     pub(super) left: bool,
     pub(super) scratch: Scratch,
-    /// The program of the operation that ended last: the next operation usually does the same.
+    /// The program of the operation that ended last. The next operation usually has the same program.
     pub(super) spare: Option<Box<Program>>,
 }
 

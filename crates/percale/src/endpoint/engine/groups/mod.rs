@@ -14,7 +14,7 @@
 //! 3. An operation of a broken group ends when no transfer uses its memory any more.
 //! 4. A group is in `by_tag` exactly while it has a tag. No operation of a group runs before the members have agreed on
 //!    the tag.
-//! 5. A peer's claim about a group counts only if the peer is a member.
+//! 5. A peer's notice about a group takes effect only if the peer is a member.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -91,7 +91,7 @@ pub(super) struct GroupEnd {
     pub(super) notify: Notify,
     /// The bytes that a completion reports.
     pub(super) bytes: usize,
-    /// Whether it is the operation that joins the group, and its end is an event.
+    /// Whether the operation joins the group, and its end is reported by an event.
     pub(super) is_join: bool,
     /// Whether nothing else remains to be done for the group.
     pub(super) is_last: bool,
@@ -103,7 +103,7 @@ impl GroupEnd {
         Self { group, context, notify, bytes, is_join: joins && notify != Notify::Operation, is_last: false }
     }
 
-    /// Returns the number of its group for the application.
+    /// Returns the number of the operation's group, for the application.
     pub(super) const fn id(&self) -> GroupId {
         GroupId::from_u64(self.group.to_u64())
     }
@@ -136,7 +136,7 @@ pub(crate) struct Groups {
     messages: Matching<Receive, Unexpected>,
     /// Groups and joins that can continue.
     ready: VecDeque<PendingWork>,
-    /// Whether a caller further up the stack is advancing them.
+    /// Whether a caller further up the stack is advancing groups.
     advancing: bool,
     /// Memory for values that are being combined. Allocated at first use.
     chunks: Option<Box<Chunks>>,
@@ -168,7 +168,7 @@ impl Groups {
         self.get(id)?.members.iter().position(|other| *other == member)
     }
 
-    /// Returns the number of operations of a group that have not ended, without the one that joins the group.
+    /// Returns the number of operations of a group that have not ended, not counting the join.
     pub(crate) fn outstanding(&self, id: GroupId) -> usize {
         self.get(id).map_or(0, |group| group.running.iter().chain(&group.queue).filter(|one| !one.joins).count())
     }

@@ -9,7 +9,7 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::sealed;
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 
-/// The size from which memory of an operation is allocated in a way that lets peers map it.
+/// Memory of an operation that has at least this size is allocated so that peers can map it.
 const SEALED: usize = 16 << 10;
 
 /// An operation of a group.
@@ -20,7 +20,7 @@ pub(super) struct RunningOperation {
     pub(super) at: usize,
     /// Transfers that have yet to end.
     pub(super) outstanding: u32,
-    /// Whether the operation continues when all of them have ended.
+    /// Whether the operation continues when all of these transfers have ended.
     pub(super) waiting: bool,
     /// This member's elements.
     pub(super) source: Segment,

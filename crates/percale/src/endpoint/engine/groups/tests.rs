@@ -78,7 +78,7 @@ impl World {
                 GroupStep::Receive { from, segment, tag, context } => match groups.take_message(from, tag) {
                     Some(Unexpected { head, body: UnexpectedPayload::Whole(bytes), .. }) => {
                         View::of(&bytes).copy_to_one(segment);
-                        assert_eq!(groups.received(context, head.data), None, "it is not waiting yet");
+                        assert_eq!(groups.received(context, head.data), None, "the receive is not waiting yet");
                     }
                     Some(other) => panic!("{other:?}"),
                     None => assert!(groups.post_receive(*index, from, tag, segment, context)),
@@ -195,7 +195,7 @@ fn no_member_leaves_a_barrier_before_all_have_entered() {
         world.post(rank, &barrier(rank as u64));
     }
     world.finish();
-    assert!(world.members.iter().all(|member| member.ended.is_empty()), "one is missing");
+    assert!(world.members.iter().all(|member| member.ended.is_empty()), "one member is missing");
     world.post(0, &barrier(9));
     world.finish();
     let ended: Vec<u64> = world.members.iter().flat_map(|member| member.ended.clone()).collect();
@@ -209,7 +209,7 @@ fn operations_of_a_group_run_one_after_another() {
         world.post(0, &barrier(context));
     }
     let id = GroupId::from_u64(world.members[0].index.to_u64());
-    assert_eq!(world.members[0].groups.outstanding(id), 4, "one that runs, and three that wait");
+    assert_eq!(world.members[0].groups.outstanding(id), 4, "one running and three waiting operations");
     for rank in [2, 1] {
         for context in 1..=4 {
             world.post(rank, &barrier(context));
@@ -232,7 +232,7 @@ fn mismatched_operations_break_the_group() {
     world.post(1, &other);
     let Member { groups, index, .. } = &mut world.members[1];
     let head = Head { kind: FrameKind::Collective, tag: TAG, data: sent.data + 1, ..Head::default() };
-    let context = groups.deliver(0, &head, View::of(&sent.bytes)).expect("a receive waits for it");
+    let context = groups.deliver(0, &head, View::of(&sent.bytes)).expect("a receive waits for the message");
     assert_eq!(groups.received(context, head.data), Some(*index));
     assert!(matches!(groups.next(*index), GroupStep::WindUp));
     let (tag, others, code) = groups.announce_broken(*index).unwrap();
@@ -311,8 +311,8 @@ fn members_that_join_agree_on_a_tag() {
     }
 }
 
-/// Any peer that may connect can claim that a group was given up before the group exists here; only the claim of a
-/// member counts.
+/// Before a group exists here, any peer that may connect can send a notice that the group was given up. Only the notice
+/// of a member takes effect.
 ///
 /// Requirements: FLT-003.
 #[test]
@@ -333,11 +333,11 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
     let mut all = Groups::default();
     all.receive_notice(TAG, 1);
     all.forget_notices(1);
-    assert!(!open(&mut all), "the number may be another peer's now");
+    assert!(!open(&mut all), "the slot may belong to another peer");
 }
 
-/// A connection to a member that broke before the group had its tag may have carried that member's notice that the
-/// group is given up.
+/// If the connection to a member breaks before the group has its tag, the member's notice that it gave up the group may
+/// have been lost with the connection.
 ///
 /// Requirements: FLT-003.
 #[test]
@@ -354,7 +354,7 @@ fn group_that_lost_a_member_while_joining_is_broken() {
             all.joins.join(list, index.to_u64(), 5, &[0, member], 0);
         }
         all.lost(member, error, "no answer");
-        all.lost(7, ErrorCode::PeerDied, "it is no member");
+        all.lost(7, ErrorCode::PeerDied, "not a member");
         assert!(all.groups[index].broken.is_none(), "the members have not agreed yet");
         all.name(index, TAG);
         assert_eq!(all.groups[index].broken.is_some(), breaks, "{error:?} {is_joining}");

@@ -4,8 +4,8 @@
 //! * `window_cache`: windows that were bound recently
 //!
 //! Invariants:
-//! 1. An access of a peer is checked under the number of this endpoint, the peer's incarnation, and the endpoint's
-//!    authorization key ([`via`](LocalRegions::via)), for every way of access.
+//! 1. Every access of a peer is checked with the number of this endpoint, the peer's incarnation, and the endpoint's
+//!    authorization key ([`via`](LocalRegions::via)), regardless of how the access is made.
 //! 2. A peer gets the key table, with which it reaches regions without the engine, only if the endpoint trusts peers of
 //!    the same user.
 

@@ -26,7 +26,7 @@ fn regions(domain: &Domain, number: u64, trust: Trust) -> LocalRegions {
 fn bind(regions: &mut LocalRegions, window: &Window, region: &Region, peer: u128) -> Result<u64, WindowError> {
     let bind = Bind { range: 0..8, access: WindowAccess::all(), key: 1 };
     let (post, remote) = WindowPost::bind(PeerAddress(5), window, region, &bind)?;
-    let WindowAction::Bind { window, region, binding, key } = post.what else { panic!("it is a bind") };
+    let WindowAction::Bind { window, region, binding, key } = post.what else { panic!("not a bind") };
     regions.bind(window, (region, &binding), key, (peer, post.peer))?;
     Ok(remote.key)
 }
@@ -65,10 +65,10 @@ fn window_is_valid_for_one_peer_of_one_endpoint_until_invalidated() {
     assert_eq!(one.find(key, OTHER).err(), Some(Refusal::Key), "another peer");
     assert_eq!(other.find(key, PEER).err(), Some(Refusal::Key), "another endpoint");
     assert_eq!(bind(&mut one, &window, &region, PEER), Err(WindowError::StillBound));
-    assert!(one.invalidate(key, Invalidator::Peer(one.via(OTHER))).is_err(), "it is not that peer's");
+    assert!(one.invalidate(key, Invalidator::Peer(one.via(OTHER))).is_err(), "the window belongs to another peer");
     assert!(one.invalidate(key, Invalidator::Peer(one.via(PEER))).unwrap().is_none(), "no peer is using it");
     assert_eq!(one.find(key, PEER).err(), Some(Refusal::Key));
-    assert!(one.invalidate(key, Invalidator::Peer(one.via(PEER))).is_err(), "it is dead already");
+    assert!(one.invalidate(key, Invalidator::Peer(one.via(PEER))).is_err(), "the key is already invalid");
 }
 
 #[test]

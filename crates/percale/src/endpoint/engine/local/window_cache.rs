@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::region::window::WindowCell;
 
-/// The number of windows that are kept: one for each value of the window's index modulo this.
+/// The number of windows that are kept: one for each value of the window's index modulo this number.
 const PLACES: usize = 64;
 
 /// The windows that were recently bound through an endpoint. This is only a cache: other windows are in the domain's

@@ -18,7 +18,7 @@ pub(crate) struct MultiReceive {
     in_flight: usize,
     /// Whether the buffer takes no more messages. Then it is released when the last message in flight completes.
     closed: bool,
-    /// The buffer of a shared receive context of which this is a part, for one message.
+    /// Set if this is a part, for one message, of a buffer of a shared receive context: that buffer.
     pooled: Option<Arc<Many>>,
     /// The context of all completions of the buffer.
     context: u64,

@@ -14,7 +14,7 @@
 //! 3. A message that an operation has claimed is held, and only that operation finds it.
 //! 4. Messages of one peer are matched in the order in which they were sent.
 //! 5. Numbers that peers and links return are [`Id`]s of these tables. The number of an entry that no longer exists is
-//!    late, and nothing is found for it.
+//!    stale, and no entry is found for it.
 
 mod memory;
 mod sends;
@@ -94,7 +94,7 @@ impl Messages {
         &self.memory
     }
 
-    /// Returns the memory of receives, for changes.
+    /// Like [`memory`](Self::memory), but mutable.
     #[inline]
     pub(super) const fn memory_mut(&mut self) -> &mut ReceiveMemory {
         &mut self.memory
@@ -116,7 +116,7 @@ impl Messages {
         &self.sends
     }
 
-    /// Returns the sends that wait for their peer, for changes.
+    /// Like [`sends`](Self::sends), but mutable.
     #[inline]
     pub(super) const fn sends_mut(&mut self) -> &mut Sends {
         &mut self.sends
@@ -252,7 +252,7 @@ impl Messages {
         self.pulls.insert(pull).to_wire()
     }
 
-    /// Takes the pull with this number of a link, if its peer is this one.
+    /// Takes the pull with this number of a link, if the pull is from this peer.
     pub(super) fn take_pull(&mut self, from: ConnectionId, token: u32) -> Option<PayloadPull> {
         let id = self.pulls.find_wire(token).filter(|id| self.pulls[*id].from() == from)?;
         self.pulls.remove(id)

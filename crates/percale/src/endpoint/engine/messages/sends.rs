@@ -20,7 +20,7 @@ const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not receive the m
 struct Send {
     /// The peer to which the message is sent.
     to: ConnectionId,
-    /// Its progress.
+    /// The progress of the send.
     state: SendState,
 }
 
@@ -73,7 +73,7 @@ pub(in super::super) struct SendEnd {
     pub(in super::super) to: ConnectionId,
     pub(in super::super) notify: Notify,
     pub(in super::super) entry: Entry,
-    /// The reason of the failure, if the send failed.
+    /// The reason for the failure, if the send failed.
     pub(in super::super) failure: Option<SendFailure>,
 }
 

@@ -55,8 +55,8 @@ fn a_message_is_delivered_to_the_oldest_receive_that_it_fits() {
     assert!(messages.has_receives());
     let mut deliver =
         |tagged, bytes: &[u8], takes| messages.deliver(tagged, envelope_of(1), View::of(bytes), |_| takes);
-    assert_eq!(deliver(false, &[9; 4], true), None, "it is tagged");
-    assert_eq!(deliver(true, &[9; 5], true), None, "it does not fit");
+    assert_eq!(deliver(false, &[9; 4], true), None, "the receives are tagged");
+    assert_eq!(deliver(true, &[9; 5], true), None, "the message does not fit");
     assert_eq!(deliver(true, &[9; 4], false), None, "it is reported elsewhere");
     assert_eq!(deliver(true, &[9; 4], true), Some((10, Notify::Queue)));
     assert_eq!(messages.match_posted(FROM, &head(FrameKind::Tagged, 1), 4).map(|receive| receive.context), Some(11));
@@ -71,7 +71,7 @@ fn receive_reporting_elsewhere_skips_the_fast_path() {
     messages.table(true).post(any(1), Receive { notify, ..receive(Segment::EMPTY, 10) });
     let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
     assert_eq!(messages.deliver(true, envelope_of(1), View::of(&[]), takes), None);
-    assert!(messages.match_posted(FROM, &head(FrameKind::Tagged, 1), 0).is_some(), "it is still posted");
+    assert!(messages.match_posted(FROM, &head(FrameKind::Tagged, 1), 0).is_some(), "the receive is still posted");
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn multi_receive_buffer_is_released_after_its_last_message() {
     messages.table(true).post(any(1), posted);
     let mut take = |len| messages.match_posted(FROM, &head(FrameKind::Tagged, 1), len);
     assert_eq!(take(3).map(|part| part.place.len()), Some(3));
-    assert_eq!(take(0).map(|part| part.place.len()), Some(0), "an empty message has a place in it too");
-    assert_eq!(take(9).map(|part| part.place.len()), Some(7), "a longer message gets what is left");
+    assert_eq!(take(0).map(|part| part.place.len()), Some(0), "an empty message also uses the buffer");
+    assert_eq!(take(9).map(|part| part.place.len()), Some(7), "a longer message gets the remaining bytes");
     assert!(take(1).is_none(), "less than the minimum is left");
     let released = [(); 3].map(|()| messages.memory_mut().part_over(multi));
     assert_eq!(released, [false, false, true]);
-    assert!(!messages.memory_mut().part_over(multi), "it is gone");
+    assert!(!messages.memory_mut().part_over(multi), "the buffer is already released");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn canceled_multi_receive_waits_for_messages_in_flight() {
     let busy = memory.add_multi(whole, 7, Notify::Queue);
     let (part, closed) = memory.take_part(busy, 4);
     assert!(!closed && !memory.close(busy));
-    assert!(memory.take_shared_part(busy).is_none(), "it is a buffer of this endpoint");
+    assert!(memory.take_shared_part(busy).is_none(), "the buffer belongs to this endpoint");
     assert!(memory.part_over(part.multi.unwrap()));
 }
 
@@ -130,7 +130,7 @@ fn a_claimed_message_is_found_only_by_the_operation_that_claimed_it() {
     assert!(messages.claim(one, true, held) && !messages.claim(one, true, held));
     assert!(messages.table(true).find(&any(1)).is_none());
     assert!(messages.take_claim(other, true).is_none(), "the same context of another class");
-    assert!(messages.take_claim(one, false).is_none(), "it is tagged");
+    assert!(messages.take_claim(one, false).is_none(), "the claimed message is tagged");
     messages.rename_claim(one, other);
     assert!(messages.take_claim(one, true).is_none());
     assert_eq!(messages.take_claim(other, true), Some(held));
@@ -155,7 +155,7 @@ fn arrivals_and_pulls_are_found_only_by_their_peer() {
     messages.give_arrival(first, receive(Segment::EMPTY, 10));
     let landed = messages.take_arrival(first.to_wire()).unwrap();
     assert!(landed.held.is_none() && landed.receive.is_some_and(|receive| receive.context == 10));
-    assert!(messages.take_arrival(first.to_wire()).is_none(), "it is late");
+    assert!(messages.take_arrival(first.to_wire()).is_none(), "the arrival was already taken");
     messages.begin_arrival(arrival(None));
     assert!(messages.take_arrivals_of(OTHER).is_empty());
     assert_eq!(messages.take_arrivals_of(FROM).len(), 1);
@@ -183,8 +183,8 @@ fn send_ends_after_payload_transfer_and_answer() {
     assert!(matches!(sends.requested(OTHER, wire), SendAsked::Gone));
     assert!(matches!(sends.requested(FROM, wire), SendAsked::Payload(Notify::Queue, 1, _)));
     assert!(matches!(sends.requested(FROM, wire), SendAsked::Nothing));
-    assert!(sends.not_pulled(FROM, wire).is_err(), "it is being pulled");
-    assert!(sends.acknowledged(FROM, wire, None).is_none(), "a transport reads it");
+    assert!(sends.not_pulled(FROM, wire).is_err(), "the message is being pulled");
+    assert!(sends.acknowledged(FROM, wire, None).is_none(), "a transport reads the memory");
     let end = sends.pushed(FROM, wire, None).unwrap();
     assert_eq!((end.to, end.entry.context, end.failure), (FROM, 1, None));
     assert!(sends.is_empty());
@@ -212,7 +212,7 @@ fn failed_send_keeps_its_id_until_the_peer_answers() {
     assert!(matches!(sends.requested(FROM, wire), SendAsked::Payload(..)));
     let failure = (ErrorCode::Fault, "for a test");
     assert_eq!(sends.pushed(FROM, wire, Some(failure)).and_then(|end| end.failure), Some(failure));
-    assert!(sends.has(wire) && sends.pushed(FROM, wire, None).is_none(), "it was reported");
+    assert!(sends.has(wire) && sends.pushed(FROM, wire, None).is_none(), "the failure was already reported");
     assert!(sends.acknowledged(FROM, wire, None).is_none() && !sends.has(wire));
     // No answer arrives after the connection has ended.
     let [first, second] = [2, 3].map(|context| send(&mut sends, context, true, true));

@@ -65,7 +65,7 @@ impl QueuedAnswer {
 /// The budget of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct PeerBudget {
-    /// Bytes of its unexpected messages.
+    /// Bytes of the peer's unexpected messages.
     held: usize,
     /// Whether the peer was requested to offer rather than to send.
     notified: bool,
@@ -266,7 +266,7 @@ impl Peers {
         }
     }
 
-    /// Returns whether anything waits to be handed to a link.
+    /// Returns whether anything waits to be passed to a link.
     #[inline]
     pub(in super::super) fn has_answers(&self) -> bool {
         self.has_actions() || self.any_owing()
@@ -339,7 +339,7 @@ impl Peer {
         self.budget.weight()
     }
 
-    /// Returns whether answers wait in its backlog.
+    /// Returns whether answers wait in the peer's backlog.
     pub(in super::super) fn has_queued_answers(&self) -> bool {
         self.budget.has_backlog()
     }

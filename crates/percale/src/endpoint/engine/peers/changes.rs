@@ -4,8 +4,8 @@ use super::{ContextAddress, Counts, NEVER, PeerState, Peers};
 use crate::transport::ConnectionId;
 
 impl Peers {
-    /// Records that the attempt with this number establishes the connection of a slot. Returns the address at which the
-    /// peer is called.
+    /// Records that the attempt with this number establishes the connection of a slot. Returns the address to which
+    /// this endpoint connects.
     pub(in super::super) fn connecting(&mut self, slot: ConnectionId, attempt: u64) -> ContextAddress {
         let peer = &mut self.list[slot as usize];
         peer.state = PeerState::Connecting(attempt);
@@ -87,7 +87,7 @@ impl Peers {
     }
 
     /// Begins an inspection of the peers that [broke the protocol](Peer::violation). After this,
-    /// [`any_violation`](Self::any_violation) concerns later accusations.
+    /// [`any_violation`](Self::any_violation) reports only later violations.
     #[cold]
     pub(in super::super) const fn handle_violations(&mut self) {
         self.any_violation = false;

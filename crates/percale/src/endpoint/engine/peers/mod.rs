@@ -16,10 +16,11 @@
 //!   that are the same peer
 //!
 //! Invariants:
-//! 1. A peer is identified by its incarnation. An address is only the place at which the peer is called. A slot with an
-//!    address ([`Peer::has_address`]) has a connection only with a peer that answered a call to this address.
-//! 2. The address that a peer merely advertises leads to no slot. A peer that called this endpoint, and that has not
-//!    answered at its address, has a slot without an address.
+//! 1. A peer is identified by its incarnation. An address only states where to connect to the peer. A slot with an
+//!    address ([`Peer::has_address`]) has a connection only with a peer that answered a connection attempt to this
+//!    address.
+//! 2. The address that a peer merely advertises leads to no slot. A peer that connected to this endpoint, and that has
+//!    not answered at its address, has a slot without an address.
 //! 3. A slot is an alias of another slot only while the connection of that other slot lasts, and only after the peer
 //!    proved at both addresses that it is the same peer.
 //! 4. Whether a frame may leave is decided by [`Peer::may_send`] alone. No operation except a message of a group
@@ -79,8 +80,8 @@ pub(crate) type ContextAddress = (SocketAddr, u16);
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// The address at which the peer is called. Without [`named`](Self::named) it is the address that the peer
-    /// advertises.
+    /// The address to which this endpoint connects to reach the peer. If [`named`](Self::named) is false, it is the
+    /// address that the peer advertises.
     address: SocketAddr,
     /// The number of the peer's context at that address.
     context: u16,
@@ -104,7 +105,7 @@ pub(crate) struct Peer {
     pending: VecDeque<PendingOperation>,
     /// Operations that have begun and wait for the peer.
     outstanding: u32,
-    /// The number of them that are messages of groups.
+    /// The number of outstanding operations that are messages of groups.
     of_groups: u32,
     /// Accesses that the peer executes, or helps to make, and that have yet to end.
     executed: u32,
@@ -118,8 +119,8 @@ pub(crate) struct Peer {
     parts: u32,
     /// Answers to accesses of the peer that its link has not taken.
     replies: u32,
-    /// Notices of writes to the peer's regions that its link has not taken, and one more while answers to the peer
-    /// precede everything else (see `budget`).
+    /// The number of notices of writes to the peer's regions that its link has not taken, plus 1 while answers to the
+    /// peer precede everything else (see `budget`).
     notices: u32,
     /// The peer's budget of memory in this endpoint.
     budget: PeerBudget,
@@ -130,8 +131,8 @@ pub(crate) struct Peer {
     counts: Counts,
     /// Whether the peer asked for offers only.
     offers_only: bool,
-    /// The peer's place in the vector, or else its connection address, as of `source_changes` changes of the vector. A
-    /// later look-up of the slot by a vector address sets it to that address, unless the slot was found by an alias.
+    /// The peer's place in the vector, or UNSPECIFIED, when the vector's count of changes was `source_changes`. A later
+    /// look-up of the slot by a vector address sets it to that address, unless the slot was found by an alias.
     source: PeerAddress,
     source_changes: u64,
     /// The connection address of the peer, or UNSPECIFIED if none was assigned.
@@ -234,8 +235,8 @@ impl Peer {
         self.named
     }
 
-    /// Returns the address at which the peer is called. Without [`has_address`](Self::has_address) it is the address
-    /// that the peer advertises.
+    /// Returns the address to which this endpoint connects to reach the peer. If [`has_address`](Self::has_address)
+    /// returns false, it is the address that the peer advertises.
     pub(super) const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -422,8 +423,9 @@ impl Peers {
             self.slot_index.insert(peer, slot);
             self.last.set((peer, slot));
             self.removals = removals;
-            // A hint: `find_source` verifies it whenever the vector has changed. The number of an alias is none: the
-            // messages of a peer are reported with the number of its own address, whichever was used last.
+            // A hint, which `find_source` verifies whenever the vector has changed. The number of an alias is not
+            // stored: the messages of a peer are reported with the number of its own address, even if the alias was
+            // used last.
             let found = &mut self.list[slot as usize];
             if found.address == address {
                 found.source = PeerAddress(peer.0 << bits >> bits);
@@ -442,8 +444,8 @@ impl Peers {
         slot
     }
 
-    /// Creates a slot for a peer that called and advertises this address, but has not answered there. No address leads
-    /// to this slot.
+    /// Creates a slot for a peer that connected to this endpoint and advertises this address, but has not answered
+    /// there. No address leads to this slot.
     pub(crate) fn nameless_slot(&mut self, advertised: ContextAddress) -> ConnectionId {
         self.fresh(Peer { named: false, ..Peer::new(advertised) })
     }
@@ -498,8 +500,8 @@ impl Peers {
         self.list.iter().position(found).map(|slot| slot as ConnectionId)
     }
 
-    /// Records the address that a peer advertises. Returns whether it differs both from the address at which the peer
-    /// was called and from the one recorded before.
+    /// Records the address that a peer advertises. Returns whether it differs both from the address to which this
+    /// endpoint connected and from the address that was recorded before.
     pub(crate) fn advertise(&mut self, slot: ConnectionId, at: ContextAddress) -> bool {
         let peer = &mut self.list[slot as usize];
         let other = (peer.at() != at).then_some(at);
@@ -507,7 +509,7 @@ impl Peers {
         other.is_some() && before.as_deref() != other.as_ref()
     }
 
-    /// Returns the advertised addresses of the peers that were called at another address.
+    /// Returns the advertised addresses of the peers that were reached at another address.
     pub(crate) fn advertised(&self) -> HashMap<ConnectionId, ContextAddress> {
         let others = self.list.iter().zip(0..).filter_map(|(peer, slot)| Some((slot, **peer.advertised.as_ref()?)));
         others.collect()
@@ -519,7 +521,7 @@ impl Peers {
         &self.list[slot as usize]
     }
 
-    /// Returns the peer of a slot, for changes.
+    /// Like [`get`](Self::get), but mutable.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: ConnectionId) -> &mut Peer {
         &mut self.list[slot as usize]

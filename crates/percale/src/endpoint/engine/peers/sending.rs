@@ -49,7 +49,7 @@ pub(in super::super) enum OutgoingKind {
     },
     /// A bind or an invalidation of a window in the call that posts it.
     Window {
-        /// Whether it is an invalidation, which needs no connection.
+        /// Whether the operation is an invalidation, which needs no connection.
         invalidates: bool,
         /// Whether the operation has a fence, for which the queue waits.
         fenced: bool,

@@ -15,7 +15,7 @@ const FIRST: usize = 8;
 /// The table.
 #[derive(Debug)]
 pub(super) struct SlotIndex {
-    /// The entries, of which at least a quarter is free. Their number is a power of two, and 0 is a free entry.
+    /// The entries. At least a quarter of them is free. Their number is a power of two, and 0 is a free entry.
     entries: Box<[u64]>,
     used: usize,
     /// The right shift that reduces a 64-bit hash to an index of the table.
@@ -159,7 +159,7 @@ mod tests {
             assert!((0..).zip(&named).all(|(slot, peer)| endpoint.get(*peer) == Some(slot)));
             bytes += endpoint.bytes() + size_of::<SlotIndex>();
         }
-        assert!(bytes <= 10_000 * 1100, "{} bytes an endpoint", bytes / 10_000);
+        assert!(bytes <= 10_000 * 1100, "{} bytes per endpoint", bytes / 10_000);
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn only_invalidations_start_without_a_connection() {
     assert!(peers.get(slot).may_send(invalidation));
     peers.connecting(slot, 1);
     assert_eq!(may(&peers, slot), [false; 4]);
-    assert!(!peers.get(slot).may_send(invalidation), "the connection may bring what was posted before it");
+    assert!(!peers.get(slot).may_send(invalidation), "operations posted earlier may still be sent");
     peers.connected(slot, 7);
     assert_eq!(may(&peers, slot), [true; 4]);
     peers.reset(slot);
@@ -76,7 +76,7 @@ fn new_operations_do_not_overtake_queued_ones() {
     peers.get_mut(slot).put_back(first);
     assert_eq!(may(&peers, slot), [false; 4]);
     assert_eq!(contexts(peers.get_mut(slot)), [1]);
-    assert!(!peers.get(slot).may_send_first(), "there is none");
+    assert!(!peers.get(slot).may_send_first(), "the queue is empty");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn direct_and_executed_accesses_do_not_overlap() {
     peer.execution_started();
     assert!(!peer.may_send(OutgoingKind::DirectAccess) && peer.may_send(OutgoingKind::ExecutedAccess));
     let in_a_row = std::iter::from_fn(|| peer.count_executed_instead().then_some(())).count();
-    assert_eq!(in_a_row, 16, "then an access waits until the executed ones are over");
+    assert_eq!(in_a_row, 16, "further accesses wait for the executed ones");
     peer.forget_executed_instead();
     assert!(peer.count_executed_instead());
     peer.execution_ended(false);
@@ -167,9 +167,9 @@ fn access_parts_and_bytes_are_limited() {
 fn offers_only_peer_gets_no_eager_message() {
     let (mut peers, slot) = connected();
     peers.set_offers_only(slot, true);
-    assert_eq!(may(&peers, slot), [false, true, true, true], "a message of a group is offered where it begins");
+    assert_eq!(may(&peers, slot), [false, true, true, true], "messages of groups are offered when they start");
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
-    assert!(peers.get(slot).may_send_first(), "it is offered from the queue");
+    assert!(peers.get(slot).may_send_first(), "the queued message is offered");
 }
 
 #[test]
@@ -184,7 +184,10 @@ fn raw_operation_queue_is_bounded() {
     peers.get_mut(slot).queue(message(0, OpFlags::empty()));
     peers.connected(slot, 7);
     assert_eq!(may(&peers, Notify::Queue), [false, true, true], "the queue is being sent");
-    assert!(peers.get(slot).may_queue(QueuingKind::Message, Notify::Queue, true), "behind a fence there may be more");
+    assert!(
+        peers.get(slot).may_queue(QueuingKind::Message, Notify::Queue, true),
+        "a fenced message may still be queued"
+    );
     for context in 1..4096 {
         peers.get_mut(slot).queue(message(context, OpFlags::empty()));
     }
@@ -298,7 +301,7 @@ fn alias_lasts_until_the_connection_of_the_other_slot_ends() {
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
     peers.alias(slot, real);
     assert_eq!(peers.real_slot(at(2)), real);
-    assert_eq!(contexts(peers.get_mut(real)), [1], "what waited goes over that connection");
+    assert_eq!(contexts(peers.get_mut(real)), [1], "waiting messages use that connection");
     assert!(!peers.get(real).is_free());
     peers.reset(real);
     assert_eq!(peers.real_slot(at(2)), slot);
@@ -326,7 +329,7 @@ fn advertised_address_does_not_resolve_to_a_slot() {
     let named = peers.slot(at(1));
     assert_ne!(named, nameless);
     peers.give_up(nameless);
-    assert_eq!(peers.slot(at(2)), nameless, "the slot is another peer's now");
+    assert_eq!(peers.slot(at(2)), nameless, "the slot belongs to another peer");
     assert!(peers.advertise(named, at(3)) && !peers.advertise(named, at(3)) && !peers.advertise(named, at(1)));
 }
 
@@ -335,7 +338,7 @@ fn vector_address_resolves_to_a_slot_until_removed() {
     let vector = AddressVector::new(VectorOptions::default()).unwrap();
     let mut peers = Peers::new(Some(vector.clone()), false, CAP);
     let address = vector.insert(at(1).0).unwrap();
-    assert_eq!(peers.resolved(address), None, "it was not looked up yet");
+    assert_eq!(peers.resolved(address), None, "the address was not resolved yet");
     let slot = peers.resolve(address).unwrap();
     assert_eq!((peers.resolved(address), peers.source(slot)), (Some(slot), address));
     vector.remove(address).unwrap();

@@ -10,7 +10,7 @@
 //! 1. An access that was started is in `accesses` until its last part has ended. A part is in `parts` until it has been
 //!    answered and no transport reads its memory any more. The access owns the memory that its parts use.
 //! 2. Parts, accesses and transfers with a number that a peer sent are checked to belong to that peer. The number of an
-//!    entry that no longer exists is late, which is not an error.
+//!    entry that no longer exists is stale, which is not an error.
 //! 3. After the first refusal no further part of an access leaves. The access ends when the parts that had left are
 //!    answered.
 //! 4. A long part is in `long` exactly while it is in `parts`.
@@ -54,7 +54,7 @@ pub(crate) struct Execution {
     notify: Notify,
     /// The operation, with the memory that it uses. Transports use that memory until the last part has ended.
     posted: Box<Posted<AccessOperation>>,
-    /// Parts that have not ended, and one more while not all have left.
+    /// The number of parts that have left and have not ended, plus 1 until all parts have left.
     left: u32,
     error: Option<AccessError>,
     /// The notice that the target gets when all parts have arrived.
@@ -117,7 +117,7 @@ impl Execution {
 #[derive(Clone, Copy, Debug)]
 struct Long {
     peer: ConnectionId,
-    /// Its entry in `parts`.
+    /// The entry of the part in `parts`.
     part: Id<AccessPart>,
     remote: RemoteMemory,
     writes: bool,
@@ -254,7 +254,7 @@ impl RemoteAccesses {
     ) -> Option<()> {
         let posted = waiting.start(self.accesses.next_id())?;
         let long = posted.work().changes();
-        // The posted part, and one more while not all parts have left.
+        // The posted part, plus 1 until all parts have left.
         self.accesses.insert(Execution { direct: true, long, left: 2, ..Execution::new(slot, notify, posted) });
         Some(())
     }
@@ -397,7 +397,7 @@ impl RemoteAccesses {
         };
         let part = &self.parts[id];
         if payload.len() != part.local.len() {
-            return Err("wrong number of bytes for a read");
+            return Err("data for a read has the wrong length");
         }
         payload.copy_into(&part.local, 0);
         self.learn(id, head);

@@ -265,7 +265,7 @@ impl PendingAccess {
         self.what().map_or(OpFlags::empty(), AccessOperation::flags)
     }
 
-    /// Returns the completion of the access while no part has left. Later its execution ends it.
+    /// Returns the completion of the access while no part has left. After that, the access ends with its execution.
     pub(crate) fn entry(&self) -> Option<Entry> {
         self.what().map(AccessOperation::entry)
     }

@@ -19,7 +19,7 @@ pub(in super::super) enum ServeMode {
 /// Bytes of a region that a peer is about to fetch.
 #[derive(Debug)]
 pub(in super::super) struct Serve {
-    /// The peer that requested them.
+    /// The peer that requested the bytes.
     to: ConnectionId,
     /// The bytes that the peer gets.
     source: Lease,

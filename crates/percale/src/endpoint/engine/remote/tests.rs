@@ -31,7 +31,7 @@ fn start(remote: &mut RemoteAccesses, what: AccessOperation, parts: usize) -> (I
         AccessOperation::Atomic(_) => Segments::EMPTY,
     };
     let mut waiting = PendingAccess::new(Box::new(Posted::lent(what)));
-    let id = remote.start(TARGET, &mut waiting, Notify::Queue, None).expect("it is started once");
+    let id = remote.start(TARGET, &mut waiting, Notify::Queue, None).expect("the access starts");
     assert!(remote.start(TARGET, &mut waiting, Notify::Queue, None).is_none());
     let leave = |_| {
         let part = remote.add_part(AccessPart::new(id, TARGET, local, KEY, takes_data));
@@ -39,7 +39,7 @@ fn start(remote: &mut RemoteAccesses, what: AccessOperation, parts: usize) -> (I
         part.to_wire() | PART
     };
     let parts = (0..parts).map(leave).collect();
-    assert!(remote.step(id, Ok(())).is_none(), "all have left, none is answered");
+    assert!(remote.step(id, Ok(())).is_none(), "all parts were sent, none is answered");
     (id, parts)
 }
 
@@ -84,12 +84,12 @@ fn late_and_foreign_answers_are_ignored() {
     let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
     let (_, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
     assert_eq!(remote.answered(OTHER, &answer(parts[0]), Ok(())), Ok(None));
-    assert!(remote.answered(TARGET, &answer(parts[0] & !PART), Ok(())).is_err(), "a number that no part has");
+    assert!(remote.answered(TARGET, &answer(parts[0] & !PART), Ok(())).is_err(), "an unknown part number");
     let part = remote.answered(TARGET, &answer(parts[0]), Ok(())).unwrap().unwrap();
     assert!(end(&mut remote, part, Ok(())).is_some());
-    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "it is late");
+    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "the part has already ended");
     let (_, again) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 6)), 1);
-    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "the slot is another part's");
+    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "the slot belongs to another part");
     assert_ne!(again, parts);
 }
 
@@ -97,7 +97,7 @@ fn late_and_foreign_answers_are_ignored() {
 fn read_data_must_have_the_requested_length() {
     let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![0; 4]));
     let (_, parts) = start(&mut remote, AccessOperation::Read(rma(piece(0, 4), &mut bytes, 5)), 1);
-    assert!(remote.answered(TARGET, &answer(parts[0]), Ok(())).is_err(), "an end without bytes");
+    assert!(remote.answered(TARGET, &answer(parts[0]), Ok(())).is_err(), "an answer without data");
     assert!(remote.read_data(TARGET, &answer(parts[0]), View::of(&[1; 5])).is_err());
     assert_eq!(remote.read_data(OTHER, &answer(parts[0]), View::of(&[1; 4])), Ok(None));
     let part = remote.read_data(TARGET, &answer(parts[0]), View::of(&[1; 4])).unwrap().unwrap();
@@ -115,7 +115,7 @@ fn part_ends_when_the_transport_has_read_it() {
         matches!(remote.write_asked(TARGET, parts[0]), PullAnswer::Nothing),
         "the bytes can be requested only once"
     );
-    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "a transport still reads it");
+    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "a transport still reads the memory");
     let (part, result) = remote.write_pushed(TARGET, parts[0]).unwrap();
     assert_eq!(result, Ok(()));
     assert!(end(&mut remote, part, Ok(())).is_some());
@@ -126,7 +126,7 @@ fn access_waits_for_an_overlapping_long_part() {
     let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
     let (access, parts) = start(&mut remote, AccessOperation::Read(rma(piece(100, 50), &mut bytes, 5)), 1);
     let part = remote.part_of(TARGET, parts[0]);
-    let NamedPart::Here(part) = part else { panic!("it is in progress") };
+    let NamedPart::Here(part) = part else { panic!("the part is in progress") };
     remote.note_long_part(part, piece(100, 50), false);
     let cases = [(90, 10, false), (90, 11, true), (149, 1, true), (150, 9, false)];
     for (address, len, meets) in cases {
@@ -135,7 +135,7 @@ fn access_waits_for_an_overlapping_long_part() {
             if write { AccessOperation::Write(work) } else { AccessOperation::Read(work) }
         };
         assert_eq!(remote.conflicts_with_long(TARGET, &work(true)), meets, "{address} {len}");
-        assert!(!remote.conflicts_with_long(TARGET, &work(false)), "both read");
+        assert!(!remote.conflicts_with_long(TARGET, &work(false)), "two reads do not conflict");
         assert!(!remote.conflicts_with_long(OTHER, &work(true)), "another peer's memory");
     }
     assert_eq!([remote.long_bytes(TARGET), remote.long_bytes(OTHER)], [50, 0]);
@@ -194,7 +194,7 @@ fn peer_fetches_read_data_once() {
     assert!(remote.served(TARGET, wire).is_some_and(|serve| serve.is_counted() && serve.mode() == ServeMode::Offered));
     assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Gone));
     let wire = remote.serve(TARGET, source(), None, ServeMode::Expected, false);
-    assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Nothing), "it is sent without a request");
+    assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Nothing), "the data is sent without a request");
     remote.drop_serves(TARGET);
     assert!(remote.served(TARGET, wire).is_none());
 }

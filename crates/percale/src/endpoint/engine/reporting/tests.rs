@@ -109,5 +109,5 @@ fn receives_skip_the_fast_path_while_any_reason_holds() {
     let queue = Some(CompletionQueue::default());
     let mut reporting = Reporting::new(Targets { receive: queue, ..Targets::default() }, true);
     reporting.disable_receive_fast_path(false);
-    assert!(reporting.is_receive_fast_path_disabled(), "its results go to a shared queue");
+    assert!(reporting.is_receive_fast_path_disabled(), "the results go to a shared queue");
 }

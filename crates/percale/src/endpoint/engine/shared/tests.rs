@@ -20,7 +20,7 @@ fn endpoint_without_queue_reports_through_other_members() {
     for reports_elsewhere in [true, false] {
         let mut shared = member(&pool);
         assert!(shared.is_member() && shared.with_notes().is_none() && shared.successor().is_none());
-        let left = shared.leave(reports_elsewhere).expect("it was a member");
+        let left = shared.leave(reports_elsewhere).expect("the endpoint was a member");
         assert!(left.leave().is_empty(), "no message was promised");
         assert!(!shared.is_member() && shared.leave(reports_elsewhere).is_none());
         assert_eq!(shared.successor().is_some_and(|successor| Arc::ptr_eq(successor, &pool)), !reports_elsewhere);

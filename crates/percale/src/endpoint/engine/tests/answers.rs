@@ -1,4 +1,5 @@
-//! Tests that the answers of a target leave in the call in which it does the work, because there may be no other call.
+//! Tests that the answers of a target leave in the call in which it executes the accesses, because there may be no
+//! later call.
 
 use super::*;
 use crate::region::Access;

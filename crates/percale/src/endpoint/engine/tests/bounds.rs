@@ -46,7 +46,7 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
     let why = ended.unwrap_or_else(|| until(&[&victim], || victim.ended()));
     victim.engine(|engine| {
         let held = engine.core.peers.actions();
-        assert!(held < 100, "{held} answers to a peer that is gone");
+        assert!(held < 100, "{held} answers are kept for a disconnected peer");
     });
     connect(&victim, &honest);
     why
@@ -91,12 +91,12 @@ fn access_part_longer_than_the_limit_is_rejected() {
         let slot = hostile.slot(&victim);
         let mut notes = Notes::keeping(64);
         hostile.engine(|engine| {
-            let link = engine.links[slot as usize].as_mut().expect("they are connected");
+            let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
             Segments::lend(payload, |payload| link.send(&head, payload, false)).expect("there is room");
         });
         let answer = until(&[&victim], || {
             hostile.engine(|engine| {
-                let link = engine.links[slot as usize].as_mut().expect("they are connected");
+                let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
                 link.poll(slot, &mut notes).expect("the connection is up");
             });
             let of_it = |reported: &SinkReport| matches!(reported, SinkReport::Frame(head, _) if head.id == 9);

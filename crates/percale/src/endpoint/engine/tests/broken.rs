@@ -171,7 +171,7 @@ fn closed_endpoint_memory_is_kept_until_all_peers_release_it() {
     // One of them is resumed, and detects the end of the connection.
     until(&[&first], || first.ended());
     super::super::deferred_cleanup::settle();
-    assert!(is_kept(), "the other may be writing");
+    assert!(is_kept(), "the other peer may be writing");
     until(&[&second], || second.ended());
     drop(sends);
 }

@@ -7,7 +7,7 @@ use crate::endpoint::safe::{Cause, OperationError};
 use crate::wire::head::{Flags, FrameKind, Offer};
 use crate::{Buffer, ErrorCode};
 
-/// A message that its sender gave up ends with the same code as a cancelled receive, but is reported as a message.
+/// A message that its sender gave up ends with the same code as a canceled receive, but is reported as a message.
 ///
 /// Requirements: MSG-005.
 #[test]

@@ -39,7 +39,7 @@ impl TestEndpoint {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
         self.engine(|engine| {
-            let link = engine.links[slot as usize].as_mut().expect("they are connected");
+            let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
             let mut sent = 0;
             while sent < most {
                 match Segments::lend(payload, |payload| link.send(&head, payload, true)) {

@@ -46,7 +46,7 @@ fn ready_group_is_not_confused_with_new_group_in_its_slot() {
         let members: AddressSet = [&left, &other].map(|member| left.peer(member)).into_iter().collect();
         let next = left.endpoint.join_group(&members, 2).unwrap();
         assert_ne!(next, group);
-        assert!(left.endpoint.rank_in(next).is_some(), "{transport}: the new group is gone");
+        assert!(left.endpoint.rank_in(next).is_some(), "{transport}: the new group was removed");
         while queue.read(&mut [Entry::default(); 4]).unwrap() > 0 {}
         let theirs: AddressSet = [&left, &other].map(|member| other.peer(member)).into_iter().collect();
         other.endpoint.join_group(&theirs, 2).unwrap();

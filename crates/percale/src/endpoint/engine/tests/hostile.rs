@@ -88,7 +88,7 @@ fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u
             (Cause::Completion(entry), buffer) => {
                 (Some(entry.error), buffer.map(crate::Buffer::into_vec).unwrap_or_default())
             }
-            (cause, _) => panic!("it was not even posted: {cause}"),
+            (cause, _) => panic!("the operation was not posted: {cause}"),
         },
     }
 }
@@ -131,7 +131,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         Asks::Message => engine.core.messages.sends().first(),
         _ => engine.core.remote.first_part(),
     });
-    let id = id.expect("it is under way");
+    let id = id.expect("an operation in progress");
     let before = victim.finished();
     for frame in frames {
         forge(transport, &hostile, &victim, asks, id, *frame);
@@ -193,10 +193,10 @@ fn unrequested_read_data_ends_the_connection() {
         (LongWrite, &[ReadData(8, OWN)], "for an unknown read"),
         (Message, &[ReadData(8, OWN)], "for an unknown read"),
         (ShortRead, &[ReadData(8, PART)], "for an unknown read"),
-        (ShortRead, &[ReadData(7, OWN)], "wrong number of bytes for a read"),
-        (ShortRead, &[ReadData(9, OWN)], "wrong number of bytes for a read"),
-        (ShortRead, &[ReadData(0, OWN)], "wrong number of bytes for a read"),
-        (Fetch, &[ReadData(16, OWN)], "wrong number of bytes for a read"),
+        (ShortRead, &[ReadData(7, OWN)], "data for a read has the wrong length"),
+        (ShortRead, &[ReadData(9, OWN)], "data for a read has the wrong length"),
+        (ShortRead, &[ReadData(0, OWN)], "data for a read has the wrong length"),
+        (Fetch, &[ReadData(16, OWN)], "data for a read has the wrong length"),
         (ShortRead, &[ReadOffer(9)], "offer with a wrong length for a read"),
         (ShortWrite, &[ReadOffer(8)], "for an unknown read"),
     ]);
@@ -211,7 +211,7 @@ fn unrequested_read_data_ends_the_connection() {
     assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("reply to a read in progress"));
 }
 
-/// Numbers of operations that no longer exist, or that never existed, are treated as late: they change nothing, and do
+/// Numbers of operations that no longer exist, or that never existed, are treated as stale: they change nothing, and do
 /// not end the connection. The last frame ends it, because its number is not that of a part.
 #[test]
 fn stale_operation_ids_are_ignored() {

@@ -12,7 +12,7 @@ fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
     let (a, b) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&a, &b);
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
-    assert!(!b.engine(|engine| engine.linger(SHORT)), "nothing comes");
+    assert!(!b.engine(|engine| engine.linger(SHORT)), "no message arrives");
     assert!(!b.engine(|engine| engine.has_posted_receives()));
     let before = b.finished();
     let mut receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
@@ -23,7 +23,7 @@ fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
     assert_eq!(b.finished(), before, "no progress was made");
     assert!(b.engine(|engine| engine.linger(LONG)), "the message is still there");
     until(&[&b], || (b.finished() > before).then_some(()));
-    assert!(!b.engine(|engine| engine.has_posted_receives()), "it has its message");
+    assert!(!b.engine(|engine| engine.has_posted_receives()), "the receive has its message");
     assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
 }
 
@@ -40,7 +40,7 @@ fn lingering_does_not_delay_sockets() {
     let nobody = near.vector.insert("127.0.0.1:9").unwrap();
     near.endpoint.tagged_inject(nobody, 1, &[1; 8]).ok();
     near.engine(|engine| engine.poller.waits(0));
-    assert!(!near.engine(|engine| engine.linger(LONG)), "something waits to leave");
+    assert!(!near.engine(|engine| engine.linger(LONG)), "a message waits to be sent");
     assert!(start.elapsed() < LONG, "the rings were watched");
     a.endpoint.tagged_inject(peer, 1, &[1; 8]).unwrap();
     let mut receive = b.endpoint.tagged_recv(1, 0, vec![0; 8]).start().unwrap();

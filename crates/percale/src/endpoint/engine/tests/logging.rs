@@ -1,5 +1,4 @@
-//! Tests of log subscribers. They are code of the application, so they may use the endpoint that logs, and they may
-//! panic.
+//! Tests of log subscribers. They are application code, so they may use the endpoint that logs, and they may panic.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -69,5 +68,5 @@ fn log_subscriber_may_use_the_endpoint_and_panic() {
     let other = shared.clone();
     assert_eq!(events(&shared, move || _ = other.progress()), 2);
     assert_eq!(events(&shared, || panic!("a subscriber that panics")), 2);
-    assert_eq!(events(&shared, || ()), 2, "it is as it was");
+    assert_eq!(events(&shared, || ()), 2, "logging still works after the panic");
 }

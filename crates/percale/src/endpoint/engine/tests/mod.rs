@@ -92,7 +92,7 @@ impl TestEndpoint {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
         self.engine(|engine| {
-            let link = engine.links[slot as usize].as_mut().expect("they are connected");
+            let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
             Segments::lend(payload, |payload| link.send(&head, payload, false)).expect("there is room");
             // Consecutive frames leave together at the next poll. Frames that have arrived are ignored.
             link.poll(slot, &mut Notes::keeping(0)).expect("the connection is up");

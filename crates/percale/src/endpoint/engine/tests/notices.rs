@@ -112,7 +112,7 @@ fn executed_access_notice_applies_to_the_written_region() {
     until(&[a], || add.is_ready().then_some(()));
     add.wait().unwrap();
     scene.assert_told_of_nothing(&another, "an atomic operation");
-    assert_eq!(other.read(), 1, "it was counted when it was executed");
+    assert_eq!(other.read(), 1, "the operation was counted when it was executed");
     // A notice that arrives in time is counted and reported.
     let mut write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
     until(&[a, &scene.b], || write.is_ready().then_some(()));

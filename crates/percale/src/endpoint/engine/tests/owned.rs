@@ -45,7 +45,7 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
         let waits = || a.engine(|engine| engine.core.peers.get(slot).waiting() > 0);
         until(&[&a, &b], || (!waits()).then_some(()));
         let offered = a.engine(|engine| engine.core.messages.sends().len());
-        assert!(offered > 0, "{transport}: no message became an offer, so this shows nothing");
+        assert!(offered > 0, "{transport}: no message was offered, so the test has no effect");
         let _heap = use_the_heap(2000);
         for number in 0..COUNT {
             let before = b.finished();
@@ -189,7 +189,7 @@ fn injected_compare_swap_copies_both_operands() {
             assert_eq!(
                 now,
                 9_u64.to_le_bytes(),
-                "{transport} {waits:?}: it compared with other bytes than those that were passed"
+                "{transport} {waits:?}: the operation compared with bytes that were not passed"
             );
         }
     }
@@ -280,7 +280,10 @@ fn late_answer_to_failed_send_ends_no_other_send() {
             match receive.wait() {
                 Ok(message) => {
                     assert_eq!(expected, None, "{transport}: message {number} was received");
-                    assert!(message.to_vec() == vec![number as u8; 2 << 20], "{transport}: another message's bytes");
+                    assert!(
+                        message.to_vec() == vec![number as u8; 2 << 20],
+                        "{transport}: the bytes of another message"
+                    );
                 }
                 Err(error) => assert_eq!(Some(error.errno()), expected, "{transport}: message {number}"),
             }
@@ -477,14 +480,14 @@ fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
         engine.queue(transfer, &counter, Condition::Successes(1));
     });
     counter.add(1);
-    // The send has begun and cannot be cancelled, because it was offered to its peer.
+    // The send has begun and cannot be canceled, because it was offered to its peer.
     until(&[&a], || a.engine(|engine| !engine.core.messages.sends().is_empty()).then_some(()));
     let mut into = Buffer::zeroed(16);
     let waits = receive(7, &mut into, OpFlags::empty());
     a.engine(|engine| engine.post_receive(&waits, Notify::Event).unwrap());
     assert!(a.engine(|engine| engine.core.cancel(7, false)), "a receive waits");
     assert_eq!(received(&queue).unwrap().unwrap_err().error, ErrorCode::Canceled);
-    assert!(!a.engine(|engine| engine.core.cancel(7, false)), "nothing waits any more");
+    assert!(!a.engine(|engine| engine.core.cancel(7, false)), "no receive waits");
     let before = b.finished();
     let mut receive = b.endpoint.tagged_recv(9, 0, vec![0; 2 << 20]).start().unwrap();
     until(&[&a, &b], || (b.finished() > before).then_some(()));

@@ -86,7 +86,7 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
             Cause::Completion(entry) => entry.error,
             _ => panic!("{error}"),
         },
-        Ok(_) => panic!("it should have failed"),
+        Ok(_) => panic!("the operation should have failed"),
     }
 }
 
@@ -160,7 +160,7 @@ fn rdma_access_covers_segments_of_several_regions() {
     });
     assert_eq!((entry.context, entry.len), (5, all.len()));
     let expected = [&[1; 5000][..], &[0; 1], &[1; 10], &[0; 99_999]].concat();
-    assert!(room == expected, "what was read");
+    assert!(room == expected, "the data read");
 }
 
 /// Requirements: REV-001, MR-068.

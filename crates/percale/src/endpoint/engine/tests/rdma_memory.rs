@@ -70,14 +70,17 @@ impl World {
         assert_eq!((entry.context, entry.len), (5, len as u64));
     }
 
-    /// Writes memory with this byte in it to the region, and checks that it arrives there.
+    /// Fills memory with this byte, writes it to the region, and checks that it arrives there.
     fn write(&self, memory: &Memory, byte: u8) {
         memory.fill(byte);
         self.access(memory.as_ptr(), memory.len(), true);
-        assert!(bytes_of(&self.region)[..memory.len()] == vec![byte; memory.len()], "other bytes than {byte}");
+        assert!(
+            bytes_of(&self.region)[..memory.len()] == vec![byte; memory.len()],
+            "the region does not contain {byte}"
+        );
     }
 
-    /// Changes memory as an application does that unmaps it and maps other memory at its address.
+    /// Changes memory like an application that unmaps it and maps other memory at its address.
     fn change(&self, memory: &Memory) {
         memory.change(|range| self.notifier.changed(range));
     }
@@ -125,7 +128,7 @@ fn changed_memory_is_reregistered_before_use() {
         world.write(&lasting, byte + 100);
         world.change(&changing);
     }
-    assert_eq!(world.made(), 21, "one in each round, and none of what did not change");
+    assert_eq!(world.made(), 21, "one registration in each round, none for unchanged memory");
 }
 
 /// Requirements: RCACHE-005, RCACHE-007, RCACHE-022.
@@ -160,7 +163,7 @@ fn default_cache_limits_the_count_but_not_the_size() {
     let domain = World::open(CacheSettings::default()).unwrap();
     for (number, (memory, at)) in (1..).zip(many.iter().cycle().take(800)) {
         domain.access(memory.as_ptr().wrapping_add(2 * PAGE * at), 2 * PAGE, true);
-        assert_eq!((domain.made(), domain.stats().entries), (number, number), "all fit");
+        assert_eq!((domain.made(), domain.stats().entries), (number, number), "all registrations fit");
     }
     let others = self::memories(30, LEN);
     for (memory, at) in others.iter().flat_map(|memory| (0..8).map(move |at| (memory, at))) {
@@ -203,7 +206,7 @@ fn operation_memory_stays_registered_until_it_ends() {
         writes.into_iter().for_each(|mut write| drop(write.wait().unwrap()));
         // The memory of these writes returns to the allocator, which sends no notice.
         world.notifier.changed_everything();
-        assert!(bytes_of(region) == vec![round; LEN], "the last of them counts");
+        assert!(bytes_of(region) == vec![round; LEN], "the last write determines the contents");
     }
     world.write(&memories[0], 1);
     let stats = world.stats();

@@ -10,7 +10,8 @@ fn slots(test_endpoint: &TestEndpoint) -> usize {
     test_endpoint.engine(|engine| engine.core.peers.len())
 }
 
-/// A client connects, sends a message, and disconnects. The server uses this address for it while it is connected.
+/// Connects the server to a client, runs `then`, and disconnects the client. Returns the client's address in the
+/// server's vector.
 fn visit(transport: &str, server: &TestEndpoint, then: impl FnOnce(&TestEndpoint, PeerAddress)) -> PeerAddress {
     let client = TestEndpoint::new(transport);
     let name = connect(server, &client);
@@ -57,7 +58,7 @@ fn unreachable_peer(server: &TestEndpoint) -> PeerAddress {
     let name = server.peer(&TestEndpoint::new("tcp"));
     let mut send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
     until(&[server], || send.is_ready().then_some(()));
-    assert!(send.wait().is_err(), "nothing is there");
+    assert!(send.wait().is_err(), "no endpoint listens");
     name
 }
 
@@ -81,7 +82,7 @@ fn receive_from_unreachable_peer_takes_no_other_message() {
     let name = unreachable_peer(&server);
     let mut buffer = Buffer::from(vec![0; 8]);
     let segment = buffer.segment_for_receive().unwrap();
-    // The receive reports to the endpoint's own queue, so it is posted without a record of that at the peer.
+    // This receive takes the fast path, which does not record at the peer that a receive is directed at it.
     let is_posted =
         server.engine(|engine| engine.receive_in_place(name, segment, Some((77, 0)), 1, OpFlags::COMPLETION));
     assert!(is_posted);
@@ -98,7 +99,7 @@ fn receive_from_unreachable_peer_takes_no_other_message() {
         });
         server.vector.remove(other).unwrap();
         let waiting = server.engine(|engine| engine.core.messages.table(true).posted_len());
-        assert_eq!(waiting, 1, "it took a message of {other:?}");
+        assert_eq!(waiting, 1, "the receive took a message of {other:?}");
     }
     drop(server);
     assert_eq!(buffer.into_vec(), [0; 8]);
@@ -137,7 +138,7 @@ fn message_of_departed_peer_is_not_attributed_to_another() {
         let others: Vec<PeerAddress> = (0..12).map(|_| visit(transport, &server, |_, _| {})).collect();
         for other in others {
             let mut receive = server.endpoint.tagged_recv(77, 0, vec![0; 8]).from(other).start().unwrap();
-            assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: it was attributed to {other:?}");
+            assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: the message was attributed to {other:?}");
         }
         let received = server.endpoint.tagged_recv(77, 0, vec![0; 8]).wait().unwrap();
         assert_eq!(received.to_vec(), [7; 8], "{transport}");

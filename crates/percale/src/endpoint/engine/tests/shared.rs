@@ -17,7 +17,7 @@ struct Shared {
     shared: SharedReceive,
     members: Vec<TestEndpoint>,
     peer: TestEndpoint,
-    /// Two addresses of the peer, of which it advertises at most one.
+    /// Two addresses of the peer. The peer advertises at most one of them.
     names: [PeerAddress; 2],
 }
 
@@ -39,7 +39,7 @@ impl Shared {
         self.members.iter().chain([&self.peer]).collect()
     }
 
-    /// Makes a member call the peer at one of its addresses.
+    /// Makes a member connect to the peer at one of its addresses.
     fn call(&self, member: usize, name: usize) {
         let mut receive = self.peer.endpoint.recv(vec![0; 8]).start().unwrap();
         let before = self.peer.finished();

@@ -57,10 +57,10 @@ fn a_cancelled_operation_is_not_due() {
     for context in [1, 2, 2] {
         queue(&mut operations, &counter, context, 1);
     }
-    assert!(operations.cancel(2, true).is_none(), "a safe handle of the same number");
+    assert!(operations.cancel(2, true).is_none(), "no safe handle has this number");
     assert!(operations.cancel(2, false).is_some_and(|transfer| transfer.context() == 2));
     counter.add(1);
-    assert_eq!(due(&mut operations), [1, 2], "one of two with the context");
+    assert_eq!(due(&mut operations), [1, 2], "one of two operations with the context");
     assert!(operations.cancel(2, false).is_none());
 }
 
@@ -89,7 +89,7 @@ fn an_operation_that_has_begun_is_found_by_its_context_until_it_ends() {
     let id = operations.add_begun(begun);
     assert_eq!(operations.begun_with(5, false), [id.to_u64()]);
     assert!(operations.begun_with(5, true).is_empty() && operations.begun_with(6, false).is_empty());
-    assert!(operations.arriving(id.to_u64()).is_none(), "its memory is the host's");
+    assert!(operations.arriving(id.to_u64()).is_none(), "the memory is host memory");
     let begun = operations.take_begun(id).unwrap();
     assert_eq!(begun.transfer().context(), 5);
     let entry = Entry { context: 5, ..Entry::default() };

@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! 1. A waiter is counted from the moment at which it may sleep until it reports that it is awake.
-//! 2. The mode that [`mode_with`](Sleepers::mode_with) returns wakes every sleeper that is counted, and one more.
+//! 2. The mode that [`mode_with`](Sleepers::mode_with) returns wakes every sleeper that is counted, and one additional
+//!    sleeper.
 //! 3. Naps become longer only while nothing happens: a result, or a poll that finds something, makes them short again.
 
 mod progress;
@@ -101,7 +102,8 @@ impl Sleepers {
         self.bare || self.waiters > 0
     }
 
-    /// Returns the mode of the doorbell that wakes all current sleepers and one more that sleeps in mode `one`.
+    /// Returns the mode of the doorbell that wakes all current sleepers and one additional sleeper that sleeps in mode
+    /// `one`.
     pub(super) const fn mode_with(&self, one: WakeMethod) -> WakeMethod {
         let word = self.by_word > 0 || !matches!(one, WakeMethod::Event);
         let event = self.watched || self.waiters > self.by_word || !matches!(one, WakeMethod::Word);

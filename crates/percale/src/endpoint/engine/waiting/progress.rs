@@ -6,7 +6,7 @@ use crate::system::spin::EmptyPolls;
 /// The number of reads of waiting results after which progress is made.
 const READS_BEFORE_PROGRESS: u32 = 16;
 
-/// Of this number of reads that find nothing, one makes progress.
+/// One of this many reads that find nothing makes progress.
 pub(in super::super) const PEEKED_READS: u32 = 4;
 
 /// The pace at which reads of results make progress.

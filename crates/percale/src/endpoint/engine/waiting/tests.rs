@@ -38,7 +38,7 @@ fn watcher_counts_as_asleep_permanently() {
 fn sleepers_waiting_for_results_are_counted() {
     let mut waiting = Sleepers::default();
     waiting.watch();
-    assert!(!waiting.any_for_results(), "it may wait for messages alone");
+    assert!(!waiting.any_for_results(), "the sleeper may wait only for messages");
     waiting.watch_results();
     assert!(waiting.any_for_results());
     let mut waiting = Sleepers::default();
@@ -55,7 +55,7 @@ fn nap_duration_grows_while_idle_and_resets_after_a_result() {
     assert!(naps.is_sorted() && naps[..EMPTY_POLLS as usize - 1].iter().all(|nap| *nap == NAP));
     assert_eq!(naps.last(), Some(&(NAP * 32)));
     assert!(waiting.naps_long());
-    assert_eq!(waiting.nap(2), NAP, "there was a result");
+    assert_eq!(waiting.nap(2), NAP, "a result resets the delay");
     assert!(!waiting.naps_long());
     (0..200).for_each(|_| _ = waiting.nap(2));
     waiting.shorten_naps();
@@ -79,7 +79,7 @@ fn a_reader_that_finds_nothing_makes_progress_at_every_fourth_read() {
     assert_eq!(peeks, PEEKED_READS - 1);
     pace.begin_progress();
     pace.count();
-    assert!(!pace.may_peek_only(), "not before everything was polled once more");
+    assert!(!pace.may_peek_only(), "everything must be polled once more first");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_reader_that_always_finds_results_makes_progress_at_every_sixteenth_read() {
     assert_eq!(reads, Some(16));
     pace.begin_progress();
     pace.require_progress();
-    assert!(pace.is_progress_due(), "something was sent that leaves only with progress");
+    assert!(pace.is_progress_due(), "sending requires progress");
 }
 
 #[test]
@@ -106,5 +106,5 @@ fn optional_work_is_polled_only_while_present() {
     assert!(optional_work.any() && optional_work.triggers());
     optional_work.set_role(true);
     optional_work.set_role(false);
-    assert!(optional_work.any(), "operations have waited");
+    assert!(optional_work.any(), "operations have been deferred");
 }

@@ -72,7 +72,7 @@ fn recently_used_class_is_not_replaced() {
         assert!(find(&mut matching, class, WAITING - 1) >= WAITING - 1);
     }
     for _ in 0..20 {
-        assert_eq!(find(&mut matching, CLASSES, WAITING - 1), WAITING - 1, "walks, and learns nothing");
+        assert_eq!(find(&mut matching, CLASSES, WAITING - 1), WAITING - 1, "a linear search that creates no class");
         let steps: u64 = (0..CLASSES).map(|class| find(&mut matching, class, WAITING - 1)).sum();
         assert!(steps < WAITING - 1, "the other classes stay: {steps} steps");
     }
@@ -88,7 +88,7 @@ fn message_classes_are_dropped_when_few_messages_remain() {
     for n in 2..WAITING {
         matching.hold(message(n), n);
     }
-    assert_eq!(find(&mut matching, 0, unexpected::LINEAR), unexpected::LINEAR, "walks again");
+    assert_eq!(find(&mut matching, 0, unexpected::LINEAR), unexpected::LINEAR, "a linear search");
 }
 
 #[test]
@@ -107,5 +107,5 @@ fn receives_are_scanned_linearly_when_few_remain() {
     }
     steps::taken();
     assert_eq!(matching.arrive(Envelope { tag: full - 1, source: 0 }), Some(full - 1));
-    assert_eq!(steps::taken(), full, "walked in order");
+    assert_eq!(steps::taken(), full, "a linear search");
 }

@@ -175,7 +175,7 @@ struct Pair {
 
 impl Pair {
     fn number(&self, held: Option<HeldMessage>) -> Option<u32> {
-        held.map(|held| *self.real.held(held).expect("found, so it is there"))
+        held.map(|held| *self.real.held(held).expect("a found message is held"))
     }
 
     fn apply(&mut self, call: Call) -> Result<(), TestCaseError> {
@@ -214,7 +214,7 @@ impl Pair {
                 let found = self.real.find(&pattern);
                 prop_assert_eq!(self.number(found), self.model.find(&pattern));
                 if let Some(held) = found {
-                    let taken = self.real.take(held).expect("found, so it is there");
+                    let taken = self.real.take(held).expect("a found message is held");
                     prop_assert_eq!(self.model.take(taken), Some(taken));
                 }
             }

@@ -18,7 +18,7 @@ fn classes() -> [(&'static str, Numbered); 5] {
         ("tags", |n| Pattern { tag: n, ignore: 0, source: SourceFilter::Any }),
         ("tags from one", |n| Pattern { tag: n, ignore: 0, source: SourceFilter::From(7) }),
         ("one tag, from each", |n| Pattern { tag: 3, ignore: 0, source: SourceFilter::From(n) }),
-        ("tags, but for two bits of protocol", |n| Pattern { tag: n, ignore: 3 << 60, source: SourceFilter::Any }),
+        ("tags except two protocol bits", |n| Pattern { tag: n, ignore: 3 << 60, source: SourceFilter::Any }),
         ("any tag, from each", |n| Pattern { tag: 0, ignore: u64::MAX, source: SourceFilter::From(n) }),
     ]
 }
@@ -203,7 +203,7 @@ fn receives_matched_in_order_are_never_indexed() {
     for n in 0..MANY {
         assert_eq!(matching.arrive(Envelope { tag: n / 2, source: 0 }), Some(n));
     }
-    assert_eq!(steps::taken(), MANY, "one step for each");
+    assert_eq!(steps::taken(), MANY, "one step for each search");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{alone, monitor};
 fn slow() -> (TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    stream.set_nonblocking(true).expect("it can be");
+    stream.set_nonblocking(true).expect("the mode can be set");
     while (&stream).write(&[0; 1 << 16]).is_ok() {}
     linger(&stream, 3600);
     (listener, stream)
@@ -37,14 +37,14 @@ fn slow_descriptors_are_closed_in_a_separate_thread() {
         return;
     }
     let path = std::env::temp_dir().join(format!("pindown-aside-{}", std::process::id()));
-    let mut helper = Helper::open(&path, Limits { per_user: 6, ..Limits::default() }).expect("it listens");
+    let mut helper = Helper::open(&path, Limits { per_user: 6, ..Limits::default() }).expect("the helper listens");
     helper.accept_descriptors();
     // The helper serves as long as this process lives.
     std::thread::spawn(move || helper.serve());
     let open = || {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("a socket");
-        connect(&socket, &SocketAddrUnix::new(&path).expect("a path")).expect("it listens");
+        connect(&socket, &SocketAddrUnix::new(&path).expect("a path")).expect("the helper listens");
         socket
     };
     let (listeners, closing): (Vec<_>, Vec<_>) = [1, 2]
@@ -65,13 +65,13 @@ fn slow_descriptors_are_closed_in_a_separate_thread() {
         })
         .into_iter()
         .unzip();
-    let served = Monitor::from_helper(&path).expect("a helper that is busy closing serves");
+    let served = Monitor::from_helper(&path).expect("a helper that is closing descriptors still accepts clients");
     assert!(!served.page().busy());
     // Descriptors that are not closed yet stay charged; the limit leaves room for this.
     drop(Monitor::from_helper(&path).expect("within the limit"));
     // Dropping a listener resets its connections, so the closes end.
     drop(listeners);
-    closing.into_iter().for_each(|thread| thread.join().expect("it closes"));
+    closing.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
     // The helper's thread ends with the process, without removing the socket.
-    std::fs::remove_file(&path).expect("it is the socket");
+    std::fs::remove_file(&path).expect("the socket exists");
 }

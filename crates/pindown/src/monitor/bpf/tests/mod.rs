@@ -142,14 +142,14 @@ fn only_the_kernel_can_write_to_a_page() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let source = monitor.source();
-    let Source::Here { kernel, space, .. } = &*source else { panic!("it was loaded here") };
-    let (_, map) = kernel.page(*space).expect("this process has one");
+    let Source::Here { kernel, space, .. } = &*source else { panic!("the programs were not loaded by this process") };
+    let (_, map) = kernel.page(*space).expect("this process has a page");
     let fd = map.as_raw_fd() as u64;
     let shared = libc::MAP_SHARED as u64;
     // Even root cannot write through the descriptor that clients get.
     assert_eq!(call(libc::SYS_mmap, [0, PAGE, READ_WRITE, shared, fd, 0]), Err(libc::EPERM));
     let value = vec![0; page::SIZE];
-    let error = sys::update(map, &0_u32.to_ne_bytes(), &value, false).expect_err("it is frozen");
+    let error = sys::update(map, &0_u32.to_ne_bytes(), &value, false).expect_err("the map is frozen");
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     let at = must(libc::SYS_mmap, [0, PAGE, libc::PROT_READ as u64, shared, fd, 0]);
     assert_eq!(call(libc::SYS_mprotect, [at, PAGE, READ_WRITE, 0, 0, 0]), Err(libc::EACCES));
@@ -185,7 +185,7 @@ fn a_monitor_opens_while_memory_changes() {
         });
         let opened = Monitor::in_process();
         stop.store(true, Ordering::Relaxed);
-        let opened = opened.expect("between two calls there is a moment without one");
+        let opened = opened.expect("opening succeeds between two calls");
         let changes = during(&opened, || {
             done(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
         });

@@ -94,7 +94,7 @@ fn ordinary_program_activity_is_not_reported() {
     });
     quiet("threads", &memory, || {
         for _ in 0..16 {
-            std::thread::spawn(|| drop(black_box(vec![1_u8; 100_000]))).join().expect("it ends");
+            std::thread::spawn(|| drop(black_box(vec![1_u8; 100_000]))).join().expect("the thread ends");
         }
     });
     quiet("its own pages", &memory, || memory.touch());
@@ -105,7 +105,7 @@ fn ordinary_program_activity_is_not_reported() {
 fn fork_and_exec_are_not_reported() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
-    quiet("vfork and exec", &memory, || assert!(Command::new("true").status().expect("it runs").success()));
+    quiet("vfork and exec", &memory, || assert!(Command::new("true").status().expect("the program runs").success()));
     quiet("fork", &memory, || {
         let child = must(libc::SYS_fork, [0; 6]);
         if child == 0 {
@@ -146,7 +146,7 @@ fn page_in_calls_are_not_reported() {
     quiet("recv", &memory, || assert_eq!(must(libc::SYS_recvfrom, [other, to, len, 0, 0, 0]), len));
     let random = untouched(8);
     quiet("getrandom", &memory, || assert_eq!(must(libc::SYS_getrandom, [random, len, 0, 0, 0, 0]), len));
-    let mut ring = io_uring::IoUring::new(4).expect("io_uring is there");
+    let mut ring = io_uring::IoUring::new(4).expect("io_uring is available");
     for worker in [false, true] {
         let pages = untouched(8);
         let buffer = std::ptr::with_exposed_provenance_mut(pages as usize);
@@ -155,7 +155,7 @@ fn page_in_calls_are_not_reported() {
         quiet("io_uring", &memory, || {
             // SAFETY: the buffer is mapped, and no other code uses it.
             unsafe { ring.submission().push(&read) }.expect("there is room");
-            ring.submit_and_wait(1).expect("it is submitted");
+            ring.submit_and_wait(1).expect("the request is submitted");
             assert_eq!(ring.completion().next().map(|done| done.result()), Some(len as i32));
         });
         must(libc::SYS_munmap, [pages, len, 0, 0, 0, 0]);
@@ -189,7 +189,7 @@ fn another_processs_changes_are_not_reported() {
     let Some(monitor) = monitor() else { return };
     let mut child =
         Command::new("sh").args(["-c", "for i in 1 2 3 4 5 6 7 8 9; do $(true); done"]).spawn().expect("sh runs");
-    let changes = during(monitor, || assert!(child.wait().expect("it ends").success()));
+    let changes = during(monitor, || assert!(child.wait().expect("the child ends").success()));
     assert!(changes.iter().all(|change| matches!(change, Change::Range(_))), "{changes:x?}");
-    assert!(changes.len() < 9, "the child's own are many more: {changes:x?}");
+    assert!(changes.len() < 9, "changes of the child are reported: {changes:x?}");
 }

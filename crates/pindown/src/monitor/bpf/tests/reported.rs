@@ -19,7 +19,7 @@ fn exactly(changes: &[Change], expected: &[std::ops::Range<u64>]) {
         assert!(changes.contains(&Change::Range(range.clone())), "{range:x?} is missing in {changes:x?}");
         let around = range.start - 16 * PAGE..range.end + 16 * PAGE;
         for change in changes.iter().filter(|&change| touched(std::slice::from_ref(change), &around)) {
-            assert!(expected.iter().any(|range| *change == Change::Range(range.clone())), "{change:x?} is too much");
+            assert!(expected.iter().any(|range| *change == Change::Range(range.clone())), "{change:x?} is unexpected");
         }
     }
 }
@@ -86,7 +86,7 @@ fn lowered_break_is_reported() {
     let tunables = "glibc.malloc.top_pad=67108864:glibc.malloc.trim_threshold=1073741824";
     let mut process = std::process::Command::new(std::env::current_exe().expect("this program"));
     process.args(["monitor::bpf::tests::reported::lowered_break_process", "--exact", "--ignored", "--nocapture"]);
-    let output = process.arg("--test-threads=1").env("GLIBC_TUNABLES", tunables).output().expect("it starts");
+    let output = process.arg("--test-threads=1").env("GLIBC_TUNABLES", tunables).output().expect("the process starts");
     let printed = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat();
     printed.lines().filter(|line| line.starts_with("skipped")).for_each(|line| println!("{line}"));
     assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
@@ -119,7 +119,7 @@ fn advice_that_drops_pages_is_reported() {
         let mut answer = Ok(0);
         let changes = during(monitor, || answer = call(libc::SYS_madvise, arguments));
         if answer == Err(libc::EINVAL) {
-            eprintln!("skipped: this kernel does not know advice {advice}");
+            eprintln!("skipped: this kernel does not support advice {advice}");
             continue;
         }
         exactly(&changes, &[memory.part(1..3)]);
@@ -258,11 +258,11 @@ fn removed_permission_is_reported() {
 fn hole_punched_by_io_uring_worker_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
-    let mut ring = IoUring::new(8).expect("io_uring is there");
+    let mut ring = IoUring::new(8).expect("io_uring is available");
     let mut submit = |entry: io_uring::squeue::Entry| {
         // SAFETY: the memory that the entry points to lives until the completion, for which this function waits.
         unsafe { ring.submission().push(&entry) }.expect("there is room");
-        ring.submit_and_wait(1).expect("it is submitted");
+        ring.submit_and_wait(1).expect("the request is submitted");
         ring.completion().next().expect("one completion").result()
     };
     let (memory, fd) = Memory::shared(4);
@@ -303,7 +303,7 @@ fn more_files_than_slots_are_refused() {
     let Some(monitor) = monitor() else { return };
     let files: Vec<(Memory, i64)> = (0..=super::super::SLOTS).map(|_| Memory::shared(1)).collect();
     let slots: Vec<_> = files.iter().map(|(memory, _)| monitor.watch(memory.all())).collect();
-    let (last, first) = slots.split_last().expect("there are some");
+    let (last, first) = slots.split_last().expect("at least one slot");
     assert_eq!(*last, Err(Unwatchable::Full));
     for slot in first {
         let Ok(Watch::Inode(slot)) = slot else { panic!("{slot:?}") };
@@ -311,7 +311,7 @@ fn more_files_than_slots_are_refused() {
     }
     let (memory, fd) = &files[super::super::SLOTS];
     let (before, after) = watched(monitor, memory, || done(libc::SYS_ftruncate, [*fd as u64, 0, 0, 0, 0, 0]));
-    assert_eq!(after, before + 1, "a slot that was given back serves another");
+    assert_eq!(after, before + 1, "a released slot is reused");
     for (_, fd) in &files {
         must(libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0]);
     }
@@ -345,10 +345,10 @@ fn truncation_by_file_handle_is_reported() {
         let mut opened = Err(0);
         let arguments = [directory, at, flags as u64, 0, 0, 0];
         let changes = during(monitor, || opened = call(libc::SYS_open_by_handle_at, arguments));
-        must(libc::SYS_close, [opened.expect("the file is there"), 0, 0, 0, 0, 0]);
+        must(libc::SYS_close, [opened.expect("the file exists"), 0, 0, 0, 0, 0]);
         changes
     };
-    assert!(!touched(&open(libc::O_RDWR), &memory.all()), "nothing is cut");
+    assert!(!touched(&open(libc::O_RDWR), &memory.all()), "opening without O_TRUNC changes nothing");
     let changes = open(libc::O_RDWR | libc::O_TRUNC);
     assert!(touched(&changes, &memory.all()), "{changes:x?}");
     must(libc::SYS_unlink, [name.as_ptr() as u64, 0, 0, 0, 0, 0]);
@@ -380,7 +380,7 @@ fn unknown_call_is_reported_as_everything() {
         ("openat2", libc::SYS_openat2, [AT, AT, AT, 24, 0, 0], true),
         ("a clock is adjusted", libc::SYS_clock_adjtime, [0, AT, 0, 0, 0, 0], true),
         ("a command for file systems", libc::SYS_ioctl, [file, FIGETBSZ, AT, 0, 0, 0], true),
-        ("how much there is to read", libc::SYS_ioctl, [reader, libc::FIONREAD, AT, 0, 0, 0], false),
+        ("the number of readable bytes", libc::SYS_ioctl, [reader, libc::FIONREAD, AT, 0, 0, 0], false),
         ("the time", libc::SYS_clock_gettime, [0, AT, 0, 0, 0, 0], false),
         ("a file's attributes", libc::SYS_fstat, [file, AT, 0, 0, 0, 0], false),
     ];
@@ -405,7 +405,7 @@ fn device_mapping_is_not_watched_as_a_memory_file() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let open = |path: &std::ffi::CStr| call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0]);
-    let zero = open(c"/dev/zero").expect("it is always there");
+    let zero = open(c"/dev/zero").expect("the device file exists");
     let private = Memory::new(1, libc::MAP_PRIVATE, zero as i64);
     assert_eq!(monitor.watch(private.all()), Ok(Watch::Records), "anonymous memory");
     let shared = Memory::new(1, libc::MAP_SHARED, zero as i64);

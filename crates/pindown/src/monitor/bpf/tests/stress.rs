@@ -76,7 +76,7 @@ impl Region {
                 let hole = opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(REGION - PAGE).mode(3).build();
                 // SAFETY: the entry contains no pointer.
                 unsafe { ring.submission().push(&hole) }.expect("there is room");
-                ring.submit_and_wait(1).expect("it is submitted");
+                ring.submit_and_wait(1).expect("the request is submitted");
                 assert_eq!(ring.completion().next().map(|completion| completion.result()), Some(0));
             }
             (None, 0) => one(libc::MADV_DONTNEED),
@@ -105,9 +105,9 @@ struct Cache<'a> {
 
 impl<'a> Cache<'a> {
     fn new(monitor: &'a Monitor, region: &'a Region) -> Self {
-        let ring = IoUring::new(4).expect("io_uring is there");
+        let ring = IoUring::new(4).expect("io_uring is available");
         ring.submitter().register_buffers_sparse(1).expect("a table of one");
-        let slot = match monitor.watch(region.page()..region.page() + PAGE).expect("it can be watched") {
+        let slot = match monitor.watch(region.page()..region.page() + PAGE).expect("the memory can be watched") {
             Watch::Records => None,
             Watch::Inode(slot) => Some(slot),
         };
@@ -147,7 +147,7 @@ impl<'a> Cache<'a> {
         };
         // SAFETY: the pinned pages are only read, through WRITE_FIXED.
         let pinned = unsafe { self.ring.submitter().register_buffers_update(0, &[buffer], None) };
-        pinned.expect("it is mapped, and memory can be pinned");
+        pinned.expect("the page is mapped and can be pinned");
         self.entry = Some(inode);
         self.drain();
         if self.monitor.page().busy() || self.inode() != inode {
@@ -161,8 +161,8 @@ impl<'a> Cache<'a> {
         let entry = opcode::WriteFixed::new(types::Fd(self.out as i32), from, 8, 0).build();
         // SAFETY: the registered buffer stays until the ring is dropped.
         unsafe { self.ring.submission().push(&entry) }.expect("there is room");
-        self.ring.submit_and_wait(1).expect("it is submitted");
-        let completion = self.ring.completion().next().expect("it has completed");
+        self.ring.submit_and_wait(1).expect("the request is submitted");
+        let completion = self.ring.completion().next().expect("a completion");
         assert_eq!(completion.result(), 8);
         let mut number = 0_u64;
         must(libc::SYS_pread64, [self.out, (&raw mut number) as u64, 8, 0, 0, 0]);
@@ -193,7 +193,7 @@ fn race(monitor: &Monitor, shared: bool, time: Duration, until_stale: bool) -> C
             }
         });
         scope.spawn(|| {
-            let mut ring = IoUring::new(4).expect("io_uring is there");
+            let mut ring = IoUring::new(4).expect("io_uring is available");
             let mut random = 0x9e37_79b9_7f4a_7c15_u64;
             while !stop.load(Ordering::Relaxed) {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -242,7 +242,7 @@ fn no_hit_is_stale_while_changes_race() {
     let Some(monitor) = monitor() else { return };
     for shared in [false, true] {
         let counts = race(monitor, shared, seconds(2), false);
-        assert!(counts.hits > 0 && counts.misses > 0 && counts.changes > 0, "nothing was tried: {counts:?}");
+        assert!(counts.hits > 0 && counts.misses > 0 && counts.changes > 0, "no attempt was made: {counts:?}");
         assert_eq!(counts.stale, 0, "{counts:?}");
     }
     monitor.check().expect("no program was skipped");

@@ -8,7 +8,7 @@ use crate::journal::{MonitorDoorbell, WaitingThread};
 /// Returns whether the doorbell rings within this number of seconds. Changes by other threads also ring it.
 fn rings(waiting: &WaitingThread<'_>, seconds: i64) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("it can be polled") == 1
+    poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("the descriptor can be polled") == 1
 }
 
 /// Requirements: MON-048.
@@ -22,7 +22,7 @@ fn change_wakes_waiting_threads() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| rings(&waiting, 20));
             done(libc::SYS_munmap, [memory.at(page), PAGE, 0, 0, 0, 0]);
-            assert!(waiter.join().expect("it ends"), "page {page}");
+            assert!(waiter.join().expect("the thread ends"), "page {page}");
         });
         waiting.silence();
         drop(waiting);
@@ -35,7 +35,7 @@ fn pages_dropped_from_a_file_wake_waiting_threads() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let (memory, fd) = Memory::shared(2);
-    let slot = match monitor.watch(memory.all()).expect("it can be watched") {
+    let slot = match monitor.watch(memory.all()).expect("the memory can be watched") {
         super::super::Watch::Inode(slot) => slot,
         super::super::Watch::Records => panic!("a shared mapping"),
     };

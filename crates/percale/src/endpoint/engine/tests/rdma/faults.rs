@@ -51,7 +51,7 @@ fn no_queue_pair_is_created_for_a_foreign_address() {
             let slot = b.slot(&a);
             b.endpoint.progress();
             b.engine(|engine| match &engine.links[slot as usize] {
-                Some(AnyLink::Verbs(link)) => assert!(!link.has_background_work(), "something is being made"),
+                Some(AnyLink::Verbs(link)) => assert!(!link.has_background_work(), "a queue pair is being created"),
                 other => panic!("{other:?}"),
             });
             // The initiator gets an answer to a request that it did not make itself.

@@ -249,7 +249,7 @@ fn type_2_window_is_bound_to_its_peer_and_endpoint() {
     assert_eq!(code(foreign.wait()), ErrorCode::KeyRejected);
     let TestEndpoint { endpoint, .. } = b;
     let begun = Instant::now();
-    endpoint.close().expect("a window of type 2B does not hold it");
+    endpoint.close().expect("a 2B window does not keep the endpoint open");
     assert!(begun.elapsed() < Duration::from_secs(25), "the device stalls: {:?}", begun.elapsed());
     assert_eq!((two.state(), one.state()), (WindowState::Unbound, WindowState::Bound(all.key)));
     assert!(one.close().is_ok());
