@@ -26,7 +26,7 @@ pub(crate) struct FixedBuffers(BufferTable);
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BufferTransfer {
+pub(crate) enum BufferDirection {
     /// From the pinned pages to a file.
     ToFile,
     /// From a file to the pinned pages.
@@ -45,7 +45,7 @@ impl FixedBuffers {
         &self,
         slot: u32,
         range: Range,
-        way: BufferTransfer,
+        way: BufferDirection,
         file: BorrowedFd<'_>,
     ) -> io::Result<()> {
         use percale::device::Way as Direction;
@@ -53,8 +53,8 @@ impl FixedBuffers {
         // The kernel may transfer less at a time if another task needs the processor.
         loop {
             let way = match way {
-                BufferTransfer::ToFile => Direction::ToFile(moved),
-                BufferTransfer::FromFile => Direction::FromFile(moved),
+                BufferDirection::ToFile => Direction::ToFile(moved),
+                BufferDirection::FromFile => Direction::FromFile(moved),
             };
             // SAFETY: the pinned memory contains no Rust value of this program.
             let now = unsafe { self.0.transfer(Some(slot), rest, way, file) }? as u64;

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 /// The child process. It is killed when this value is dropped.
 pub(crate) struct Worker {
     process: Child,
-    requested: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
@@ -26,7 +26,7 @@ impl Worker {
         let mut command = Command::new("/proc/self/exe");
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = command.spawn().map_err(|error| error.to_string())?;
-        let requested = process.stdin.take();
+        let stdin = process.stdin.take();
         let (send, answers) = channel();
         if let Some(out) = process.stdout.take() {
             // The thread ends when the worker ends, or when the receiver is dropped.
@@ -34,7 +34,7 @@ impl Worker {
                 BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
             });
         }
-        Ok(Self { process, requested, answers })
+        Ok(Self { process, stdin, answers })
     }
 
     /// Sends a job and waits for the answer.
@@ -53,8 +53,8 @@ impl Worker {
     /// Fails if the worker has ended.
     pub(crate) fn send_job(&mut self, job: &impl Serialize) -> Result<(), String> {
         let job = serde_json::to_string(job).map_err(|error| error.to_string())?;
-        let requested = self.requested.as_mut().map(|requested| writeln!(requested, "{job}"));
-        if matches!(requested, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
+        let sent = self.stdin.as_mut().map(|stdin| writeln!(stdin, "{job}"));
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
     }
 
     /// Receives the answer to a job sent with [`send_job`](Self::send_job). Returns `None` on timeout.
@@ -71,7 +71,7 @@ impl Worker {
 
     /// Returns a text that describes how the process ended.
     fn end(&mut self) -> String {
-        self.requested = None;
+        self.stdin = None;
         match self.process.wait() {
             Ok(status) => format!("its process ended: {status}"),
             Err(error) => error.to_string(),
@@ -81,7 +81,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.requested = None;
+        self.stdin = None;
         // The process has no state that could be lost: it belongs to this object, and it has answered or does not
         // respond.
         self.process.kill().ok();

@@ -27,25 +27,25 @@ use percale_conformance::watchdog::{TEST_TIMEOUT, Watchdog};
 
 fn main() {
     play(&[("ring", ring), ("switch", switch)]);
-    let requested = Asked::read();
+    let options = Options::read();
     let processors = processors();
     assert!(processors.len() >= 2, "this needs two processors");
     let (first, second) = (processors[0], processors[1]);
     let both = format!("{first},{second}");
-    if let Some(seconds) = requested.idle {
-        return idle(&requested, &both, seconds);
+    if let Some(seconds) = options.idle {
+        return idle(&options, &both, seconds);
     }
     let (mut many, mut two, mut switches) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..requested.rounds {
-        many.push(measure(requested.processes, requested.hops, |_| both.clone()));
-        two.push(measure(2, requested.hops, |number| [first, second][number].to_string()));
-        switches.push(context_switch(first, requested.hops));
+    for _ in 0..options.rounds {
+        many.push(measure(options.processes, options.hops, |_| both.clone()));
+        two.push(measure(2, options.hops, |number| [first, second][number].to_string()));
+        switches.push(context_switch(first, options.hops));
     }
-    report(&requested, &many, &two, &switches);
+    report(&options, &many, &two, &switches);
 }
 
 /// The command-line options.
-struct Asked {
+struct Options {
     processes: usize,
     hops: u64,
     rounds: usize,
@@ -53,26 +53,26 @@ struct Asked {
     idle: Option<u64>,
 }
 
-impl Asked {
+impl Options {
     fn read() -> Self {
-        let mut requested = Self { processes: 16, hops: 100_000, rounds: 3, json: false, idle: None };
+        let mut options = Self { processes: 16, hops: 100_000, rounds: 3, json: false, idle: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             if word == "--json" {
-                requested.json = true;
+                options.json = true;
                 continue;
             }
             let value = words.next().and_then(|value| value.parse::<u32>().ok()).filter(|&value| value > 0);
             let Some(value) = value else { usage(&word) };
             match &*word {
-                "--processes" if value > 1 => requested.processes = value as usize,
-                "--hops" => requested.hops = value.into(),
-                "--rounds" => requested.rounds = value as usize,
-                "--idle" => requested.idle = Some(value.into()),
+                "--processes" if value > 1 => options.processes = value as usize,
+                "--hops" => options.hops = value.into(),
+                "--rounds" => options.rounds = value as usize,
+                "--idle" => options.idle = Some(value.into()),
                 _ => usage(&word),
             }
         }
-        requested
+        options
     }
 }
 
@@ -83,9 +83,9 @@ fn usage(word: &str) -> ! {
 }
 
 /// Measures the processor time of processes that wait without receiving anything.
-fn idle(requested: &Asked, both: &str, seconds: u64) {
+fn idle(options: &Options, both: &str, seconds: u64) {
     let _watchdog = Watchdog::within("idle processes", TEST_TIMEOUT + Duration::from_secs(seconds));
-    let all = start(requested.processes, requested.hops, |_| both.to_owned());
+    let all = start(options.processes, options.hops, |_| both.to_owned());
     // All but the first process wait for a token, and the first one waits for this program.
     std::thread::sleep(Duration::from_millis(500));
     let before: Vec<f64> = all.iter().map(|helper| processor_ms(helper.pid())).collect();
@@ -94,8 +94,8 @@ fn idle(requested: &Asked, both: &str, seconds: u64) {
     let took: Vec<f64> = took.collect();
     let (sum, most) = took.into_iter().fold((0.0, 0.0), |(sum, most): (f64, f64), took| (sum + took, most.max(took)));
     let _hop = end(all);
-    let waiting = requested.processes - 1;
-    if requested.json {
+    let waiting = options.processes - 1;
+    if options.json {
         println!(r#"{{"idle":{waiting},"seconds":{seconds},"processor_ms":{sum:.3},"most_ms":{most:.3}}}"#);
     } else {
         println!(
@@ -110,11 +110,11 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-fn report(requested: &Asked, many: &[f64], two: &[f64], switches: &[f64]) {
+fn report(options: &Options, many: &[f64], two: &[f64], switches: &[f64]) {
     let (hop, pair, switch) = (median(many), median(two), median(switches));
     let ratio = hop / (pair + switch);
-    if requested.json {
-        let (processes, hops) = (requested.processes, requested.hops);
+    if options.json {
+        let (processes, hops) = (options.processes, options.hops);
         println!(
             r#"{{"processes":{processes},"hops":{hops},"hop_ns":{hop:.0},{}"ratio":{ratio:.3}}}"#,
             format_args!(r#""two_ns":{pair:.0},"switch_ns":{switch:.0},"#)
@@ -123,7 +123,7 @@ fn report(requested: &Asked, many: &[f64], two: &[f64], switches: &[f64]) {
     }
     let all = |values: &[f64]| values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join(", ");
     let line = |name: &str, middle, values| println!("{name:<38}{middle:>8.0} ns   ({})", all(values));
-    line(&format!("hop, {} processes on 2 processors", requested.processes), hop, many);
+    line(&format!("hop, {} processes on 2 processors", options.processes), hop, many);
     line("hop, 2 processes, a processor each", pair, two);
     line("context switch", switch, switches);
     println!("{:<38}{ratio:>8.2}", "hop / (hop of 2 + context switch)");

@@ -12,7 +12,7 @@ use percale::{AddressVector, Domain, Endpoint, Event, EventQueue, Info, PeerAddr
 
 use crate::fabric::{Fabric, Verbs};
 use crate::memory::{content, same};
-use crate::process::{ask, print_line, reported};
+use crate::process::{ask, print_line, variable};
 
 /// An endpoint and the objects that belong to it.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub fn open_in(
 #[must_use]
 pub fn open_as_told() -> Open {
     let bind = std::env::var("PERCALE_BIND").unwrap_or_else(|_| "127.0.0.1:0".into());
-    open(&reported("PERCALE_FABRIC"), &bind, |domain| domain)
+    open(&variable("PERCALE_FABRIC"), &bind, |domain| domain)
 }
 
 impl Open {
@@ -190,7 +190,7 @@ pub fn sink() {
 /// The role of a helper that echoes the messages of the peers in `PERCALE_PEER`, which are separated by commas.
 pub fn echo() {
     let open = open_as_told();
-    for peer in reported("PERCALE_PEER").split(',') {
+    for peer in variable("PERCALE_PEER").split(',') {
         open.insert(peer);
     }
     open.say_address();
@@ -202,7 +202,7 @@ pub fn echo() {
 pub fn farewell() {
     let open = open_as_told();
     open.say_address();
-    let peer = open.insert(&reported("PERCALE_PEER"));
+    let peer = open.insert(&variable("PERCALE_PEER"));
     for number in 0..100 {
         open.inject(peer, number, &content(number, [8, 500, 2048][number as usize % 3]));
     }

@@ -46,7 +46,7 @@ pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
 /// # Panics
 /// Panics if the variable is not set.
 #[must_use]
-pub fn reported(name: &str) -> String {
+pub fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("the test sets {name}"))
 }
 
@@ -76,7 +76,7 @@ pub struct Helper {
     child: Child,
     /// The process ID of the helper. It differs from that of `child` if another program started the helper.
     pid: u32,
-    send_line: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
@@ -117,18 +117,18 @@ impl Helper {
         adjust(&mut command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{program:?} in the role {role}: {error}"));
         let out = child.stdout.take().expect("the output is piped");
-        let (received, lines) = channel();
+        let (sender, lines) = channel();
         let listen = move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix(MARK)
-                    && received.send(line.to_owned()).is_err()
+                    && sender.send(line.to_owned()).is_err()
                 {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("listener".into()).spawn(listen).expect("a thread to listen");
-        Self { pid: child.id(), send_line: child.stdin.take(), child, lines }
+        Self { pid: child.id(), stdin: child.stdin.take(), child, lines }
     }
 
     /// Waits for the next line.
@@ -169,8 +169,8 @@ impl Helper {
     /// Panics if the helper has exited.
     #[track_caller]
     pub fn send_line(&mut self, line: &str) {
-        let send_line = self.send_line.as_mut().expect("the helper's input is open");
-        writeln!(send_line, "{line}").and_then(|()| send_line.flush()).expect("the helper listens");
+        let stdin = self.stdin.as_mut().expect("the helper's input is open");
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).expect("the helper listens");
     }
 
     /// Returns the process ID, in the PID namespace of the test.
@@ -201,7 +201,7 @@ impl Helper {
     /// Panics if it failed.
     #[track_caller]
     pub fn end(mut self) {
-        self.send_line = None;
+        self.stdin = None;
         let status = self.child.wait().expect("the helper's status");
         assert!(status.success(), "the helper {} failed: {status}", self.pid);
     }

@@ -10,7 +10,7 @@ use percale::PeerAddress;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::peers::{Open, open};
-use crate::process::{Helper, ask, fork, print_line, reported};
+use crate::process::{Helper, ask, fork, print_line, variable};
 use crate::watchdog::{TEST_TIMEOUT, Watchdog};
 
 /// The tag of tokens.
@@ -33,7 +33,7 @@ pub fn processors() -> Vec<usize> {
 /// Pins this helper and its threads to the processors that its test chose.
 fn stay() {
     let mut set = CpuSet::new();
-    reported("PERCALE_PROCESSORS").split(',').for_each(|processor| set.set(processor.parse().expect("a processor")));
+    variable("PERCALE_PROCESSORS").split(',').for_each(|processor| set.set(processor.parse().expect("a processor")));
     sched_setaffinity(None, &set).expect("an affinity");
 }
 
@@ -43,13 +43,13 @@ fn stay() {
 /// Panics if a process fails.
 pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<Helper> {
     let start = |number| {
-        let reported = [
+        let variables = [
             ("PERCALE_PROCESSORS", place(number)),
             ("PERCALE_NUMBER", number.to_string()),
             ("PERCALE_PEERS", processes.to_string()),
             ("PERCALE_HOPS", hops.to_string()),
         ];
-        Helper::start("ring", &reported.each_ref().map(|(name, value)| (*name, &**value)))
+        Helper::start("ring", &variables.each_ref().map(|(name, value)| (*name, &**value)))
     };
     let mut all: Vec<Helper> = (0..processes).map(start).collect();
     let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
@@ -88,9 +88,9 @@ pub fn end(mut all: Vec<Helper>) -> f64 {
 /// Panics if the token is wrong or does not arrive.
 pub fn ring() {
     stay();
-    let number: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
-    let count: u64 = reported("PERCALE_PEERS").parse().expect("a number");
-    let hops: u64 = reported("PERCALE_HOPS").parse().expect("a number");
+    let number: u64 = variable("PERCALE_NUMBER").parse().expect("a number");
+    let count: u64 = variable("PERCALE_PEERS").parse().expect("a number");
+    let hops: u64 = variable("PERCALE_HOPS").parse().expect("a number");
     let _watchdog = Watchdog::within("a process of a ring", 5 * TEST_TIMEOUT);
     let open = open("shm", "127.0.0.1:0", |domain| domain.connect_timeout(TEST_TIMEOUT));
     open.say_address();
@@ -156,8 +156,8 @@ impl Ring {
 #[must_use]
 pub fn context_switch(processor: usize, turns: u64) -> f64 {
     let _watchdog = Watchdog::new("context switches");
-    let reported = [("PERCALE_PROCESSORS", &*processor.to_string()), ("PERCALE_HOPS", &turns.to_string())];
-    let mut helper = Helper::start("switch", &reported);
+    let variables = [("PERCALE_PROCESSORS", &*processor.to_string()), ("PERCALE_HOPS", &turns.to_string())];
+    let mut helper = Helper::start("switch", &variables);
     let took = number(&helper.receive_line());
     helper.end();
     took
@@ -169,14 +169,14 @@ pub fn context_switch(processor: usize, turns: u64) -> f64 {
 /// Panics if the byte is not returned.
 pub fn switch() {
     stay();
-    let turns = reported("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);
-    let (mut requested, mut ask) = std::io::pipe().expect("a pipe");
+    let turns = variable("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);
+    let (mut requests, mut ask) = std::io::pipe().expect("a pipe");
     let (mut answered, mut answer) = std::io::pipe().expect("a pipe");
     let child = fork(|| {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_ok()
             && (0..turns + 100).all(|_| {
                 let mut byte = [0];
-                requested.read_exact(&mut byte).and_then(|()| answer.write_all(&byte)).is_ok()
+                requests.read_exact(&mut byte).and_then(|()| answer.write_all(&byte)).is_ok()
             })
     });
     let mut turn = |number: u64| {

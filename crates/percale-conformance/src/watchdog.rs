@@ -1,8 +1,8 @@
 //! A thread that aborts the process if a test hangs, and prints the name of the test.
 //!
 //! A watchdog does not check the duration of an operation. The limit only turns a hang into a failure. On a machine
-//! that is many times slower than others (for example an emulated one), `PERCALE_PATIENCE` is a factor by which the
-//! limit is multiplied.
+//! that is many times slower than others (for example an emulated one), `PERCALE_TIMEOUT_SCALE` is a factor by which
+//! the limit is multiplied.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,11 +14,11 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Returns the factor by which time limits are multiplied on this machine.
 ///
 /// # Panics
-/// Panics if `PERCALE_PATIENCE` is set and is not a number.
+/// Panics if `PERCALE_TIMEOUT_SCALE` is set and is not a number.
 #[must_use]
 pub fn timeout_scale() -> u32 {
-    let set = std::env::var("PERCALE_PATIENCE").ok();
-    set.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
+    let set = std::env::var("PERCALE_TIMEOUT_SCALE").ok();
+    set.map_or(1, |times| times.parse().expect("PERCALE_TIMEOUT_SCALE is a whole number"))
 }
 
 /// A watchdog, which is active until it is dropped.

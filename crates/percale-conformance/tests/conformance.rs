@@ -6,7 +6,7 @@ use percale_conformance::fabric::{Fabric, Loopback, Shm, Tcp, Verbs};
 use percale_conformance::measure::{ResourceCounts, descriptors};
 use percale_conformance::memory::content;
 use percale_conformance::mesh::Mesh;
-use percale_conformance::process::{play, print_line, reported};
+use percale_conformance::process::{play, print_line, variable};
 
 mod conformance {
     include!(concat!(env!("OUT_DIR"), "/conformance.rs"));
@@ -19,7 +19,7 @@ fn helper() {
 }
 
 fn open_and_close_as_told() {
-    match reported("PERCALE_FABRIC").as_str() {
+    match variable("PERCALE_FABRIC").as_str() {
         "loopback" => open_and_close::<Loopback>(),
         "shm" => open_and_close::<Shm>(),
         "tcp" => open_and_close::<Tcp>(),

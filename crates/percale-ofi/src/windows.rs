@@ -166,9 +166,9 @@ unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
         WindowState::Bound(_) => 1,
         WindowState::Revoking(_) => 2,
     };
-    let text = Info { kind: number(window.kind()), state, key: window.key(), domain: opened.fid };
+    let description = Info { kind: number(window.kind()), state, key: window.key(), domain: opened.fid };
     // SAFETY: the client passed a writable location.
-    unsafe { info.write(text) };
+    unsafe { info.write(description) };
     0
 }
 

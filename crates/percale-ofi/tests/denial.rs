@@ -68,10 +68,10 @@ impl Side {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let ((received, lines), (logged, log)) = (channel(), channel());
+        let ((sender, lines), (logged, log)) = (channel(), channel());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if received.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }

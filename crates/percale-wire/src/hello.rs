@@ -236,8 +236,8 @@ pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
 /// the connection's token, which no third endpoint has, and from both nonces of the call that queries the connection.
 #[must_use]
 #[inline]
-pub fn proof_of_holding(token: &Token, asking: &[u8; 32], requested: &[u8; 32]) -> Token {
-    digest(&[b"percale held", token, asking, requested])
+pub fn proof_of_holding(token: &Token, asking: &[u8; 32], queried: &[u8; 32]) -> Token {
+    digest(&[b"percale held", token, asking, queried])
 }
 
 fn digest(parts: &[&[u8]]) -> Token {

@@ -50,9 +50,9 @@ fn open(service: &Arc<Service>) -> (EndpointRegistration, Arc<Mailbox>, OwnedFd)
     let memory = sealed_memfd("percale-test", 4096, 4096).unwrap();
     options.doorbell = Some(Arc::new(TestDoorbell { memory, event: eventfd(), next: AtomicU32::new(0) }));
     let wake = eventfd();
-    let reported = wake.try_clone().unwrap();
+    let waker = wake.try_clone().unwrap();
     let mailbox = Mailbox::new(move || {
-        rustix::io::write(&reported, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&waker, &1u64.to_ne_bytes()).unwrap();
     });
     (service.open(options, &mailbox).unwrap(), mailbox, wake)
 }

@@ -24,9 +24,9 @@ fn peer(service: &Arc<Service>) -> Peer {
     options.transports = Transports::TCP;
     options.timeouts = ConnectTimeouts::of(Duration::from_secs(1));
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let reported = wake.try_clone().unwrap();
+    let waker = wake.try_clone().unwrap();
     let mailbox = Mailbox::new(move || {
-        rustix::io::write(&reported, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&waker, &1u64.to_ne_bytes()).unwrap();
     });
     Peer { registration: service.open(options, &mailbox).unwrap(), mailbox, wake }
 }

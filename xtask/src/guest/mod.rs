@@ -105,7 +105,7 @@ const LIMIT: u64 = 120;
 const TRANSLATED: u32 = 3;
 
 /// The factor for the time that tests wait before they report a hang, if instructions are translated.
-const PATIENCE: u32 = 10;
+const TIMEOUT_SCALE: u32 = 10;
 
 fn setting(text: &str) -> Result<String, String> {
     let is_one = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
@@ -172,7 +172,7 @@ impl Guest {
         let mut environment = arguments.env.clone();
         environment.insert(0, "PERCALE_GUEST=1".to_owned());
         if self.accelerator == Accelerator::Tcg {
-            environment.insert(0, format!("PERCALE_PATIENCE={PATIENCE}"));
+            environment.insert(0, format!("PERCALE_TIMEOUT_SCALE={TIMEOUT_SCALE}"));
         }
         Job { environment, directory: Some(place.root.clone()), ..Job::default() }
     }

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 
 /// The number of turns between two readings of the clock. It is small, because a turn may be slow if there are too few
 /// processors.
-const POLL_INTERVAL: u32 = 64;
+const CLOCK_INTERVAL: u32 = 64;
 
 /// The interval between two checks of the other process.
 const LOOK: Duration = Duration::from_millis(2);
@@ -75,14 +75,14 @@ impl Spin {
         if watch.yielding {
             std::thread::yield_now();
         }
-        if self.turns.is_multiple_of(POLL_INTERVAL) {
-            return self.poll_now(watch);
+        if self.turns.is_multiple_of(CLOCK_INTERVAL) {
+            return self.check_time(watch);
         }
         Ok(())
     }
 
     #[cold]
-    fn poll_now(&mut self, watch: &mut Watch) -> Result<()> {
+    fn check_time(&mut self, watch: &mut Watch) -> Result<()> {
         let now = Instant::now();
         let (first, last) = self.times.get_or_insert((now, now));
         if now.duration_since(*last) < LOOK {

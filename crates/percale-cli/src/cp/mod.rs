@@ -22,7 +22,7 @@ use crate::transfer::blocks::{self, BLOCK, Digest};
 use crate::transfer::key;
 use crate::transfer::part::PartialFile;
 use crate::transfer::path::ServedPath;
-use crate::transfer::protocol::{ClientRequest, RegionName, SLOTS, ServerReply};
+use crate::transfer::protocol::{ClientRequest, RegionDescription, SLOTS, ServerReply};
 use crate::transfer::source::Source;
 use crate::units;
 pub(crate) use args::CpArgs;
@@ -98,7 +98,7 @@ struct Opened {
     size: u64,
     mode: u32,
     held: u64,
-    slots: Vec<RegionName>,
+    slots: Vec<RegionDescription>,
 }
 
 fn open(server: &Server, request: &ClientRequest) -> Result<Opened> {

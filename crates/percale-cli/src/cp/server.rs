@@ -41,7 +41,7 @@ const EXPLAINING: Duration = Duration::from_secs(1);
 pub(super) struct Server {
     endpoint: Endpoint,
     peer: PeerAddress,
-    requested: RefCell<Requests>,
+    requests: RefCell<Requests>,
 }
 
 /// Requests by number.
@@ -107,7 +107,7 @@ impl Server {
         let peer = vector.insert(target).map_err(percale("using the server's address"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.to_string());
         let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
-        let server = Self { endpoint, peer, requested: RefCell::new(Requests::new()?) };
+        let server = Self { endpoint, peer, requests: RefCell::new(Requests::new()?) };
         match server.exchange_hellos() {
             Ok(PROTOCOL) => Ok(server),
             Ok(version) => Err(Failure::Protocol(format!("its protocol version is {version}"))),
@@ -146,7 +146,7 @@ impl Server {
 
     /// Sends a request.
     pub(super) fn ask(&self, request: &ClientRequest) -> Result<()> {
-        let number = self.requested.borrow_mut().add(request);
+        let number = self.requests.borrow_mut().add(request);
         self.send(number, request.clone())
     }
 
@@ -163,7 +163,7 @@ impl Server {
     }
 
     fn reply_within(&self, awaited: Awaited<'_>, timeout: Duration) -> Result<Option<ServerReply>> {
-        match self.requested.borrow_mut().take(awaited.message(timeout)?)? {
+        match self.requests.borrow_mut().take(awaited.message(timeout)?)? {
             Some(ServerReply::Failed { why, again: false }) => Err(refused(&why)),
             reply => Ok(reply),
         }
@@ -298,7 +298,7 @@ fn local(target: SocketAddr) -> std::io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::protocol::RegionName;
+    use crate::transfer::protocol::RegionDescription;
 
     /// Characters that a terminal interprets.
     const ESCAPES: &str = "\u{1b}[2J\u{9b}8m\u{202e}\r\n";
@@ -337,7 +337,7 @@ mod tests {
             assert!(reply_text.contains(words), "{reply_text}");
             assert!(!reply_text.contains(['{', '[']), "{reply_text}");
         }
-        let slot = RegionName::from(RemoteMemory::default());
+        let slot = RegionDescription::from(RemoteMemory::default());
         let opened = ServerReply::Opened { size: 5, mode: 0, held: 0, slots: vec![slot; 40] };
         assert!(unexpected(&opened).to_string().contains("an open file of 5 bytes with 40 slots"));
         let mut requests = Requests::new().unwrap();

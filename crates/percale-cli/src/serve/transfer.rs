@@ -12,7 +12,7 @@ use super::root::Root;
 use crate::transfer::blocks::{self, BLOCK, BlockPosition, Digest};
 use crate::transfer::part::PartialFile;
 use crate::transfer::path::ServedPath;
-use crate::transfer::protocol::{RegionName, SLOTS, ServerReply};
+use crate::transfer::protocol::{RegionDescription, SLOTS, ServerReply};
 use crate::transfer::source::Source;
 
 /// The direction of the transfer.
@@ -99,7 +99,7 @@ impl Transfer {
             TransferDirection::Out(source) => (source.mode(), 0),
             TransferDirection::In(part, _, mode) => (*mode, part.held()?),
         };
-        let slots = self.slots.iter().map(|slot| RegionName::from(lock(slot).remote())).collect();
+        let slots = self.slots.iter().map(|slot| RegionDescription::from(lock(slot).remote())).collect();
         Ok(ServerReply::Opened { size: self.size(), mode, held, slots })
     }
 

@@ -15,7 +15,7 @@ use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::fixed_buffers::{BufferTransfer, FixedBuffers};
+use crate::fixed_buffers::{BufferDirection, FixedBuffers};
 
 /// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -124,7 +124,7 @@ impl DeviceView {
     pub(super) fn read(&mut self, slot: u32, range: Range, seen: &mut [u8]) -> io::Result<()> {
         match self {
             Self::File(buffers, file) => {
-                buffers.transfer(slot, range, BufferTransfer::ToFile, file.as_fd())?;
+                buffers.transfer(slot, range, BufferDirection::ToFile, file.as_fd())?;
                 let read = rustix::io::pread(&*file, &mut *seen, 0)?;
                 if read == seen.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
             }
@@ -140,7 +140,7 @@ impl DeviceView {
                 if written != bytes.len() {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
-                buffers.transfer(slot, range, BufferTransfer::FromFile, file.as_fd())
+                buffers.transfer(slot, range, BufferDirection::FromFile, file.as_fd())
             }
             Self::Peer { .. } => self.peer(bytes.len())?.write(bytes, range.start(), slot),
         }

@@ -39,18 +39,18 @@ enum HelperRequest {
 /// The other process. It ends when its standard input is closed.
 pub(super) struct HelperProcess {
     process: Child,
-    requested: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
 impl HelperProcess {
     pub(super) fn start() -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
-        command.args([super::PART, "hand"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args([super::PART, "helper"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn()?;
-        let requested = process.stdin.take();
+        let stdin = process.stdin.take();
         let answers = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { process, requested, answers: BufReader::new(answers) })
+        Ok(Self { process, stdin, answers: BufReader::new(answers) })
     }
 
     /// Calls truncate(2) for the file at `path`.
@@ -78,8 +78,8 @@ impl HelperProcess {
     }
 
     fn ask(&mut self, request: &HelperRequest) -> io::Result<()> {
-        let requested = self.requested.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(requested, "{}", serde_json::to_string(request)?)?;
+        let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(stdin, "{}", serde_json::to_string(request)?)?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         match answer.trim().parse() {
@@ -93,7 +93,7 @@ impl HelperProcess {
 impl Drop for HelperProcess {
     fn drop(&mut self) {
         // The process ends when its standard input is closed.
-        self.requested = None;
+        self.stdin = None;
         self.process.wait().ok();
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum WorkerRole {
     /// Has a cache, and memory that is changed.
     Worker,
     /// Changes files and memory of the worker from outside.
-    Hand,
+    Helper,
 }
 
 /// The jobs of a worker.
@@ -44,7 +44,7 @@ pub(super) enum WorkerJob {
 pub(crate) fn run(part: WorkerRole) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match part {
-        WorkerRole::Hand => helper_process::run(),
+        WorkerRole::Helper => helper_process::run(),
         WorkerRole::Worker => work(),
     }
 }

@@ -77,7 +77,7 @@ pub(crate) enum ServerReply {
     /// Answers the greeting: the server can identify the connection, and uses this protocol version.
     Welcome { protocol: u32 },
     /// The file is open. For a file to be written, `held` bytes exist from an earlier attempt.
-    Opened { size: u64, mode: u32, held: u64, slots: Vec<RegionName> },
+    Opened { size: u64, mode: u32, held: u64, slots: Vec<RegionDescription> },
     /// The checksum of a block.
     Hashed { block: u64, digest: Digest },
     /// The block can be read from its slot.
@@ -143,16 +143,16 @@ impl fmt::Display for ServerReply {
 
 /// The description of a slot's region.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RegionName([u8; RemoteMemory::BYTES]);
+pub(crate) struct RegionDescription([u8; RemoteMemory::BYTES]);
 
-impl From<RemoteMemory> for RegionName {
+impl From<RemoteMemory> for RegionDescription {
     fn from(memory: RemoteMemory) -> Self {
         Self(memory.to_bytes())
     }
 }
 
-impl From<RegionName> for RemoteMemory {
-    fn from(slot: RegionName) -> Self {
+impl From<RegionDescription> for RemoteMemory {
+    fn from(slot: RegionDescription) -> Self {
         Self::from_bytes(&slot.0).unwrap_or_default()
     }
 }
@@ -169,14 +169,14 @@ mod tests {
             let longest = serde_json::to_vec(&NumberedRequest { number: u64::MAX, request }).unwrap();
             assert!(longest.len() <= LINE, "{}", longest.len());
         }
-        let slot = RegionName([u8::MAX; RemoteMemory::BYTES]);
+        let slot = RegionDescription([u8::MAX; RemoteMemory::BYTES]);
         let reply = ServerReply::Opened { size: u64::MAX, mode: u32::MAX, held: u64::MAX, slots: vec![slot; SLOTS] };
         let opened = NumberedReply { number: u64::MAX, reply };
         let bytes = serde_json::to_vec(&opened).unwrap();
         assert!(bytes.len() <= LINE, "{}", bytes.len());
         assert_eq!(serde_json::from_slice::<NumberedReply>(&bytes).unwrap(), opened);
         let memory = RemoteMemory { key: u64::MAX, address: 1 << 46, len: 1 << 20 };
-        assert_eq!(RemoteMemory::from(RegionName::from(memory)), memory);
+        assert_eq!(RemoteMemory::from(RegionDescription::from(memory)), memory);
     }
 
     #[test]

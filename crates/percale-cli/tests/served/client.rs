@@ -19,13 +19,13 @@ pub(crate) const BLOCK: usize = 4 << 20;
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client.
-pub(crate) struct Client {
+pub(crate) struct TestClient {
     pub(crate) endpoint: Endpoint,
     pub(crate) server: PeerAddress,
     number: Cell<u64>,
 }
 
-impl Client {
+impl TestClient {
     /// Connects a client. The server must accept it.
     pub(crate) fn new(server: &str, transport: TransportKind) -> Self {
         Self::at(server, transport, "127.0.0.1:0")

@@ -8,7 +8,7 @@ use percale::endpoint::safe::Cause;
 use serde_json::json;
 
 use crate::attempts::{Attempts, KINDS, serves};
-use crate::client::{BLOCK, Client, TAG, digest, get, put};
+use crate::client::{BLOCK, TAG, TestClient, digest, get, put};
 use crate::common::eventually;
 use crate::place::{Serving, TestDirectory, content, copied, copy, identical, repeats};
 
@@ -20,7 +20,7 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
     let (a, zero) = (get("a"), vec![0; 32]);
     let store = |block: u64, slot: u64| json!({"Store": {"block": block, "slot": slot, "digest": zero}});
     for transport in KINDS {
-        let client = Client::new(&server.address, transport);
+        let client = TestClient::new(&server.address, transport);
         for nonsense in [b"".as_slice(), b"{", b"\xff\xfe", b"\"Destroy\"", b"{\"Get\":{}}", &[b'['; 30_000]] {
             client.say(nonsense);
             let why = client.hear()["reply"]["Failed"]["why"].to_string();
@@ -72,7 +72,7 @@ fn requests_after_a_failed_one_are_refused_with_its_cause() {
     place.write("served/a", &vec![7; 5 << 20]);
     let server = Serving::start(&place, &["--writable"]);
     for transport in KINDS {
-        let client = Client::new(&server.address, transport);
+        let client = TestClient::new(&server.address, transport);
         client.open(&get("a"));
         let first = client.refusal(&json!({"Fill": {"block": 2, "slot": 0}})).unwrap();
         assert!(first.contains("no block 2"), "{first}");
@@ -91,10 +91,10 @@ fn client_may_reconnect_from_its_former_address() {
     place.write("served/a", &[7; 100]);
     let server = Serving::start(&place, &[]);
     for transport in KINDS {
-        let other = Client::new(&server.address, transport);
-        let address = Client::new(&server.address, transport).endpoint.address().to_string();
+        let other = TestClient::new(&server.address, transport);
+        let address = TestClient::new(&server.address, transport).endpoint.address().to_string();
         for _ in 0..20 {
-            let client = Client::at(&server.address, transport, &address);
+            let client = TestClient::at(&server.address, transport, &address);
             let slots = client.open(&get("a"));
             // The client disconnects in the middle of the file.
             assert!(client.ask(&json!({"Fill": {"block": 0, "slot": 0}}))["Filled"].is_object());
@@ -165,7 +165,7 @@ fn hostile_paths_access_nothing_outside_the_root() {
     let outside = || (place.names(""), place.read("secret"), place.read("served/.percale-parts/half"));
     let before = outside();
     for transport in KINDS {
-        let client = Client::new(&server.address, transport);
+        let client = TestClient::new(&server.address, transport);
         for _ in 0..repeats(4) {
             for (name, path) in &paths {
                 let got = client.ask(&json!({"Get": {"path": path}}));
@@ -195,7 +195,8 @@ fn upload_is_not_replaced_by_another_file() {
         for round in 0..repeats(3) {
             let place = TestDirectory::new("swapped");
             let server = Serving::start(&place, &["--writable"]);
-            let (one, other) = (Client::new(&server.address, transport), Client::new(&server.address, transport));
+            let (one, other) =
+                (TestClient::new(&server.address, transport), TestClient::new(&server.address, transport));
             let good = content(u64::from(round) + 1, BLOCK + 100);
             let slot = one.open(&put("b", good.len() as u64))[0];
             assert!(one.store(slot, 0, &good[..BLOCK], false)["Stored"].is_object());
@@ -238,7 +239,7 @@ fn padding_of_a_short_file_is_zero() {
     let mut attempts = Attempts::default();
     for transport in KINDS {
         for _ in 0..repeats(4) {
-            let client = Client::new(&server.address, transport);
+            let client = TestClient::new(&server.address, transport);
             for slot in 0..client.open(&get("long")).len() {
                 client.ask(&json!({"Fill": {"block": slot, "slot": slot}}));
             }
@@ -260,7 +261,7 @@ fn server_does_not_connect_to_addresses_named_by_clients() {
     let mut attempts = Attempts::default();
     for transport in KINDS {
         for _ in 0..repeats(10) {
-            let client = Client::connect(&server.address, transport, "127.0.0.1:0").unwrap();
+            let client = TestClient::connect(&server.address, transport, "127.0.0.1:0").unwrap();
             let address = client.endpoint.address();
             for number in 1..16 {
                 let request = json!({"number": number, "request": get("missing")}).to_string().into_bytes();

@@ -10,7 +10,7 @@ use percale::TransportKind;
 use serde_json::json;
 
 use crate::attempts::{Attempts, KINDS, resident, serves};
-use crate::client::{Client, TAG, get, put};
+use crate::client::{TAG, TestClient, get, put};
 use crate::common::text;
 use crate::place::{Serving, TestDirectory, content, copy, refused, repeats};
 
@@ -25,7 +25,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         // Each of these clients offers one long message and never sends it.
         let stalled: Vec<_> = (0..repeats(3))
             .map(|_| {
-                let client = Client::new(&server.address, transport);
+                let client = TestClient::new(&server.address, transport);
                 std::mem::forget(client.endpoint.tagged_send(client.server, TAG, vec![b'['; 2_080_000]).start());
                 client
             })
@@ -33,7 +33,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         attempts.count("an offered message that is never sent", !serves(&server, &place, "a"));
         drop(stalled);
         // These clients send requests with long error replies, which they never receive.
-        let deaf: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
+        let deaf: Vec<_> = (0..4).map(|_| TestClient::new(&server.address, transport)).collect();
         let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(4000))}).to_string().into_bytes();
         for client in &deaf {
             for _ in 0..200 {
@@ -45,9 +45,9 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         attempts.count("answers that are not read", !serves(&server, &place, "a"));
         drop(deaf);
         // One client holds the lock of a name, and others request the name repeatedly.
-        let locking = Client::new(&server.address, transport);
+        let locking = TestClient::new(&server.address, transport);
         locking.open(&put("locked", 10_000_000));
-        let asking: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
+        let asking: Vec<_> = (0..4).map(|_| TestClient::new(&server.address, transport)).collect();
         for client in &asking {
             for _ in 0..8 {
                 client.request(&put("locked", 10_000_000));
@@ -58,7 +58,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         // There are more of these clients than places. Some of them have an open file.
         let idle: Vec<_> = (0..70)
             .map(|number| {
-                let client = Client::connect(&server.address, transport, "127.0.0.1:0");
+                let client = TestClient::connect(&server.address, transport, "127.0.0.1:0");
                 if number % 2 == 0
                     && let Ok(client) = &client
                     && client.try_hear(Duration::from_secs(5)).is_ok()
@@ -85,7 +85,7 @@ fn long_requests_use_bounded_memory_and_log_space() {
     let before = resident(&server.child);
     for transport in KINDS {
         for _ in 0..repeats(10) {
-            let client = Client::new(&server.address, transport);
+            let client = TestClient::new(&server.address, transport);
             let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(2_000_000))}).to_string();
             // The server may disconnect the client before all data is sent.
             let _said: Result<(), _> = client.try_say(long.as_bytes());
@@ -114,7 +114,7 @@ fn unread_output_does_not_block_the_server() {
     // The server's output is not read.
     let server = Serving::start(&place, &[]);
     let mut attempts = Attempts::default();
-    let client = Client::new(&server.address, TransportKind::Tcp);
+    let client = TestClient::new(&server.address, TransportKind::Tcp);
     for _ in 0..2000 {
         assert!(client.refusal(&get(&"\u{7f}".repeat(4000))).is_some());
     }
@@ -190,7 +190,7 @@ fn pipes_are_not_opened() {
     let fifo = place.path("served/pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     let server = Serving::start(&place, &["--writable"]);
-    let client = Client::new(&server.address, TransportKind::Tcp);
+    let client = TestClient::new(&server.address, TransportKind::Tcp);
     let writer = || std::fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
     let stop = AtomicBool::new(false);
     let opened = std::thread::scope(|scope| {

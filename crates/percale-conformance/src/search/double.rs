@@ -45,7 +45,7 @@ fn control() -> Control {
 }
 
 /// Executes commands. Returns false if one fails, for example because it names an object that does not exist.
-pub(super) fn send_line(commands: &str) -> bool {
+pub(super) fn execute_commands(commands: &str) -> bool {
     let text = CString::new(commands).expect("no zero byte");
     // SAFETY: the text ends with a zero byte.
     unsafe { control()(text.as_ptr()) == 0 }

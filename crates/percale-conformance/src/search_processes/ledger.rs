@@ -29,7 +29,7 @@ pub(super) struct Raw {
     pub(super) what: RawKind,
     pub(super) block: Option<Vec<u8>>,
     /// The life of the endpoint, or 0 if the operation was posted to the shared context.
-    pub(super) worker_endpoint: u16,
+    pub(super) life: u16,
     pub(super) class: u8,
     /// The number of a receive in its class, or the number of a send at its endpoint.
     pub(super) number: u64,
@@ -46,17 +46,10 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    pub(super) fn new(
-        what: RawKind,
-        block: Option<Vec<u8>>,
-        worker_endpoint: u16,
-        class: u8,
-        number: u64,
-        port: u16,
-    ) -> Self {
+    pub(super) fn new(what: RawKind, block: Option<Vec<u8>>, life: u16, class: u8, number: u64, port: u16) -> Self {
         let (since, due, cancelled, call, reported) = (Instant::now(), None, false, None, false);
         let multi = class == MULTI && what == RawKind::Receive;
-        Self { what, block, worker_endpoint, class, number, port, since, due, cancelled, call, multi, reported }
+        Self { what, block, life, class, number, port, since, due, cancelled, call, multi, reported }
     }
 }
 
@@ -305,14 +298,14 @@ impl WorkerLedger {
         self.next
     }
 
-    pub(super) fn number_of_receive(&mut self, worker_endpoint: u16, class: u8) -> u64 {
-        let number = self.numbers.entry((worker_endpoint, class)).or_default();
+    pub(super) fn number_of_receive(&mut self, life: u16, class: u8) -> u64 {
+        let number = self.numbers.entry((life, class)).or_default();
         *number += 1;
         *number
     }
 
-    pub(super) fn order(&mut self, worker_endpoint: u16) -> &mut Order {
-        self.orders.entry(worker_endpoint).or_default()
+    pub(super) fn order(&mut self, life: u16) -> &mut Order {
+        self.orders.entry(life).or_default()
     }
 
     pub(super) fn insert(&mut self, context: u64, raw: Raw) {
@@ -328,31 +321,30 @@ impl WorkerLedger {
     }
 
     /// Returns the number of posted raw receives of a class.
-    pub(super) fn waiting(&self, worker_endpoint: u16, class: u8) -> usize {
-        let is =
-            |raw: &&Raw| raw.worker_endpoint == worker_endpoint && raw.class == class && raw.what == RawKind::Receive;
+    pub(super) fn waiting(&self, life: u16, class: u8) -> usize {
+        let is = |raw: &&Raw| raw.life == life && raw.class == class && raw.what == RawKind::Receive;
         self.raw.values().filter(is).count()
     }
 
     /// Records that a receive has received a message. Earlier receives of its class match the same messages, so each of
     /// them must also have received one.
     pub(super) fn matched(&mut self, ended: &Raw) {
-        self.older_have_theirs(ended.worker_endpoint, ended.class, ended.number);
+        self.older_have_theirs(ended.life, ended.class, ended.number);
     }
 
     /// Like [`matched`](Self::matched), for a safe operation.
-    pub(super) fn matched_task(&mut self, worker_endpoint: u16, class: u8, number: u64) {
-        self.older_have_theirs(worker_endpoint, class, number);
+    pub(super) fn matched_task(&mut self, life: u16, class: u8, number: u64) {
+        self.older_have_theirs(life, class, number);
     }
 
-    fn older_have_theirs(&mut self, worker_endpoint: u16, class: u8, number: u64) {
+    fn older_have_theirs(&mut self, life: u16, class: u8, number: u64) {
         // Answers have separate tags, and a multi-receive is reported many times.
         if class == ANSWER || class == MULTI || class > POOLED {
             return;
         }
         for raw in self.raw.values_mut() {
             if raw.what == RawKind::Receive
-                && raw.worker_endpoint == worker_endpoint
+                && raw.life == life
                 && raw.class == class
                 && raw.number < number
                 && !raw.multi
@@ -369,7 +361,7 @@ impl WorkerLedger {
             self.counts.lives += u64::from(was_posted);
             // A multi-receive that has received a message ends after its last message. A receive that was "not posted"
             // has received a message.
-            let reported = format!(
+            let text = format!(
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
             );
@@ -379,19 +371,16 @@ impl WorkerLedger {
                 "cancel reported that the operation was not posted"
             };
             raw.due.get_or_insert_with(|| (Instant::now(), why.to_owned()));
-            self.note(|| reported);
+            self.note(|| text);
         }
     }
 
     /// Returns a random operation of this endpoint for cancellation, and the number of the answer that it receives.
     /// Sends of answers are excluded, because their receivers wait for them. Receives of late answers are also
     /// excluded, because an answer that is never received delays the fenced operations of its sender.
-    pub(super) fn some_raw(&mut self, worker_endpoint: u16) -> Option<(u64, Option<u64>)> {
+    pub(super) fn some_raw(&mut self, life: u16) -> Option<(u64, Option<u64>)> {
         let is_answer = |raw: &Raw| (raw.class == ANSWER && raw.what == RawKind::Send) || raw.class == LATE_ANSWER;
-        let of = self
-            .raw
-            .iter()
-            .filter(|(_, raw)| raw.worker_endpoint == worker_endpoint && !raw.cancelled && !is_answer(raw));
+        let of = self.raw.iter().filter(|(_, raw)| raw.life == life && !raw.cancelled && !is_answer(raw));
         let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
         contexts.sort_unstable();
         let context = *contexts.get(self.random.below(contexts.len().max(1)))?;
@@ -403,9 +392,8 @@ impl WorkerLedger {
     }
 
     /// Returns the receives of this endpoint.
-    pub(super) fn receives(&self, worker_endpoint: u16) -> Vec<u64> {
-        let of =
-            self.raw.iter().filter(|(_, raw)| raw.worker_endpoint == worker_endpoint && raw.what == RawKind::Receive);
+    pub(super) fn receives(&self, life: u16) -> Vec<u64> {
+        let of = self.raw.iter().filter(|(_, raw)| raw.life == life && raw.what == RawKind::Receive);
         of.map(|(&context, _)| context).collect()
     }
 
@@ -434,7 +422,7 @@ impl WorkerLedger {
                     raw.what,
                     raw.class,
                     raw.number,
-                    raw.worker_endpoint,
+                    raw.life,
                     raw.port,
                     since.elapsed(),
                     raw.due.as_ref().map_or("the operation was posted", |due| &due.1),
@@ -462,14 +450,12 @@ impl WorkerLedger {
 
     /// Records that an endpoint was closed. The operations posted to it are over, and their memory must not be written
     /// any more.
-    pub(super) fn endpoint_closed(&mut self, worker_endpoint: u16) {
-        let contexts =
-            self.raw.iter().filter(|(_, raw)| raw.worker_endpoint == worker_endpoint).map(|(&context, _)| context);
+    pub(super) fn endpoint_closed(&mut self, life: u16) {
+        let contexts = self.raw.iter().filter(|(_, raw)| raw.life == life).map(|(&context, _)| context);
         for context in contexts.collect::<Vec<_>>() {
             let Some(mut raw) = self.raw.remove(&context) else { continue };
             self.over.insert(context);
-            let what =
-                format!("{:?} of class {} posted at life {worker_endpoint}, which was closed", raw.what, raw.class);
+            let what = format!("{:?} of class {} posted at life {life}, which was closed", raw.what, raw.class);
             raw.block.take().into_iter().for_each(|block| self.graves.add_freed(block, what.clone()));
         }
     }
@@ -517,6 +503,6 @@ impl WorkerLedger {
 
     /// Returns the life of the endpoint at which the operation with this context was posted.
     pub(super) fn life_of(&self, context: u64) -> Option<u16> {
-        self.raw.get(&context).map(|raw| raw.worker_endpoint)
+        self.raw.get(&context).map(|raw| raw.life)
     }
 }

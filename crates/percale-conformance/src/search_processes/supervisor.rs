@@ -65,7 +65,7 @@ struct Round<'p> {
     proxies: Proxies,
     next: usize,
     lines: Receiver<WorkerOutput>,
-    receive_line: Sender<WorkerOutput>,
+    sender: Sender<WorkerOutput>,
     /// The regions to announce to new workers.
     regions: Vec<String>,
     report: RoundReport,
@@ -77,7 +77,7 @@ struct Round<'p> {
 /// Panics if no worker can be started, or if no log can be written.
 #[must_use]
 pub fn run(plan: &RoundPlan) -> RoundReport {
-    let (receive_line, lines) = channel();
+    let (sender, lines) = channel();
     let logs = plan.logs.join(format!("{}-{}", plan.transport, plan.seed));
     fs::create_dir_all(&logs).unwrap_or_else(|error| panic!("{}: {error}", logs.display()));
     let report = RoundReport { logs: logs.clone(), ..RoundReport::default() };
@@ -90,7 +90,7 @@ pub fn run(plan: &RoundPlan) -> RoundReport {
         proxies: Proxies::default(),
         next: 0,
         lines,
-        receive_line,
+        sender,
         regions: Vec::new(),
         report,
     };
@@ -123,16 +123,16 @@ impl Round<'_> {
         command.env(PART, format!("{head}|{}", self.plan.write()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("a worker");
-        let (out, receive_line) = (child.stdout.take().expect("the output is piped"), self.receive_line.clone());
+        let (out, sender) = (child.stdout.take().expect("the output is piped"), self.sender.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix('@')
-                    && receive_line.send(WorkerOutput::Line(number, line.to_owned())).is_err()
+                    && sender.send(WorkerOutput::Line(number, line.to_owned())).is_err()
                 {
                     return;
                 }
             }
-            drop(receive_line.send(WorkerOutput::End(number)));
+            drop(sender.send(WorkerOutput::End(number)));
         });
         let input = child.stdin.take();
         let (there, excused, idle, done, stopped) = (Vec::new(), false, false, false, None);
@@ -173,7 +173,7 @@ impl Round<'_> {
     }
 
     /// Reads the reports of workers for this time.
-    fn receive_line(&mut self, time: Duration) {
+    fn read_reports(&mut self, time: Duration) {
         let until = Instant::now() + time;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -194,8 +194,8 @@ impl Round<'_> {
             }
         }
         // By then, the last report of the worker has been read.
-        let received = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
-        let ended = self.workers.iter().filter(received).map(|worker| worker.number).collect::<Vec<_>>();
+        let is_over = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
+        let ended = self.workers.iter().filter(is_over).map(|worker| worker.number).collect::<Vec<_>>();
         ended.into_iter().for_each(|number| self.ended(number));
     }
 
@@ -289,19 +289,19 @@ impl Round<'_> {
         let until = Instant::now() + Duration::from_secs(20);
         let known = |round: &Self| round.workers.iter().map(|worker| worker.there.len()).sum::<usize>();
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
-            self.receive_line(Duration::from_millis(10));
+            self.read_reports(Duration::from_millis(10));
         }
         // Each worker gets the addresses of the other workers before any of them sends, so that a receiver can identify
         // the sender of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
-            self.receive_line(Duration::from_millis(10));
+            self.read_reports(Duration::from_millis(10));
         }
         self.tell_all("go");
         let until = Instant::now() + self.plan.active;
         while Instant::now() < until && self.report.faults.is_empty() {
             let pause = Duration::from_millis(5 + self.random.below(200) as u64);
-            self.receive_line(pause);
+            self.read_reports(pause);
             let at = self.random.below(self.workers.len().max(1));
             match self.random.below(24) {
                 0..=2 if self.may_kill() && self.workers.len() > 1 => self.kill(at),
@@ -344,7 +344,7 @@ impl Round<'_> {
         if self.next < 100 && self.random.below(2) == 0 {
             // The replacement starts immediately or slightly later.
             let pause = self.random.below(2) as u64 * 100;
-            self.receive_line(Duration::from_millis(pause));
+            self.read_reports(Duration::from_millis(pause));
             let same = self.plan.has("same-address");
             self.start(if same { &ports } else { &[] });
         }
@@ -386,7 +386,7 @@ impl Round<'_> {
             worker.excused = true;
             worker.signal(Signal::USR1);
         }
-        self.receive_line(Duration::from_secs(3));
+        self.read_reports(Duration::from_secs(3));
     }
 
     /// Makes workers end their outstanding operations, and then close their endpoints.
@@ -402,7 +402,7 @@ impl Round<'_> {
             if self.workers.iter().all(|worker| worker.idle) {
                 break;
             }
-            self.receive_line(Duration::from_millis(50));
+            self.read_reports(Duration::from_millis(50));
         }
         self.report.phases[1] = begun.elapsed();
         if self.report.faults.is_empty() {
@@ -410,21 +410,21 @@ impl Round<'_> {
             let busy = busy.collect::<Vec<_>>();
             if !busy.is_empty() {
                 self.fault(format!("workers {busy:?} have operations that do not end"));
-                self.receive_line(Duration::from_secs(1));
+                self.read_reports(Duration::from_secs(1));
                 self.ask_where();
             }
         }
         if !self.report.faults.is_empty() {
             // Faults that the other workers find in the meantime may explain this one.
-            return self.receive_line(Duration::from_secs(1));
+            return self.read_reports(Duration::from_secs(1));
         }
         self.tell_all("close");
         let begun = Instant::now();
         let until = Instant::now() + OPERATION_TIMEOUT * 2 + Duration::from_secs(20);
         while !self.workers.is_empty() && Instant::now() < until {
-            self.receive_line(Duration::from_millis(20));
+            self.read_reports(Duration::from_millis(20));
             if !self.report.faults.is_empty() {
-                return self.receive_line(Duration::from_secs(1));
+                return self.read_reports(Duration::from_secs(1));
             }
         }
         self.report.phases[2] = begun.elapsed();

@@ -121,11 +121,11 @@ pub fn random_exchanges_match_the_model<F: Transport>() {
             }
             for (what, op, datatype, wanted, started) in batch {
                 for (rank, (got, (wanted, own))) in all_good(&mesh, started).into_iter().zip(wanted).enumerate() {
-                    let reported = format!("{what:?}, {op} of {datatype}, rank {rank} of {members}");
-                    assert_eq!(got.len(), wanted.len(), "{reported}");
+                    let description = format!("{what:?}, {op} of {datatype}, rank {rank} of {members}");
+                    assert_eq!(got.len(), wanted.len(), "{description}");
                     // If the operation combines elements, the other blocks have no defined contents.
                     let part = if what.combines() { own } else { 0..wanted.len() };
-                    same(&got[part.clone()], &wanted[part], &reported);
+                    same(&got[part.clone()], &wanted[part], &description);
                 }
             }
         }
@@ -182,10 +182,10 @@ pub fn exchange_keeps_contributions_and_serves_every_root<F: Transport>() {
                     (0..members).map(|rank| post(&mesh, rank, groups[rank].id(), what, count, &given[rank])).collect();
                 for (rank, raw) in posted.into_iter().enumerate() {
                     mesh.done(raw.context);
-                    let reported = format!("{what:?} of {count}, rank {rank}");
+                    let description = format!("{what:?} of {count}, rank {rank}");
                     let wanted = result(what, rank, &given, count * 8, AtomicOp::Sum, Datatype::U64);
-                    same(&raw.result.read(), &wanted, &reported);
-                    same(&raw.source.read(), &given[rank], &reported);
+                    same(&raw.result.read(), &wanted, &description);
+                    same(&raw.source.read(), &given[rank], &description);
                 }
             }
         }

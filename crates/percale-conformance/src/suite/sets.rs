@@ -60,13 +60,13 @@ fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
 /// Requirements: CMP-019.
 pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a poll set spans endpoints");
-    let reported = ReportObjects::default();
-    let (a, b) = reported.two::<F>();
+    let objects = ReportObjects::default();
+    let (a, b) = objects.two::<F>();
     let region = b.domain().register(vec![0; 100_000], Access::REMOTE_WRITE).expect("a region");
     let (set, seen) = (PollSet::new(), Counter::new());
-    set.add(&reported.queue, 'q').expect("a member");
-    set.add(&reported.counter, 'c').expect("a member");
-    set.add(&reported.events, 'e').expect("a member");
+    set.add(&objects.queue, 'q').expect("a member");
+    set.add(&objects.counter, 'c').expect("a member");
+    set.add(&objects.events, 'e').expect("a member");
     std::thread::scope(|scope| {
         scope.spawn(|| write(&a, region.remote(), &seen));
         let (mut last, mut counted, mut met) = (None, 0, false);
@@ -77,7 +77,7 @@ pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
             met |= names.contains(&'e');
             counted += u64::from(names.contains(&'c'));
             if names.contains(&'q') {
-                let data = reported.read();
+                let data = objects.read();
                 assert_eq!(
                     data,
                     last.map_or(Some(0), |last| Some(last + 1)),
@@ -106,12 +106,12 @@ pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
         },
     ];
     for way in ways {
-        let reported = ReportObjects::default();
+        let objects = ReportObjects::default();
         let set = WaitSet::new();
-        set.add(&reported.events).expect("a member");
-        let (a, b) = reported.two::<F>();
-        set.add(&reported.queue).expect("a member");
-        set.add(&reported.counter).expect("a member");
+        set.add(&objects.events).expect("a member");
+        let (a, b) = objects.two::<F>();
+        set.add(&objects.queue).expect("a member");
+        set.add(&objects.counter).expect("a member");
         let region = b.domain().register(vec![0; 100_000], Access::REMOTE_WRITE).expect("a region");
         let seen = Counter::new();
         std::thread::scope(|scope| {
@@ -119,14 +119,14 @@ pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
             let mut count = 0;
             while count < ROUNDS {
                 way(&set);
-                if let Some(data) = reported.read() {
+                if let Some(data) = objects.read() {
                     assert_eq!(data, count);
                     count += 1;
                     seen.add(1);
                 }
             }
         });
-        assert_eq!(reported.counter.value(), ROUNDS);
+        assert_eq!(objects.counter.value(), ROUNDS);
     }
 }
 

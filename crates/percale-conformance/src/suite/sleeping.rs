@@ -170,12 +170,12 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     // Disable the timer that checks for silent TCP peers.
     let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
-        let (send_line, reported) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         scope.spawn(move || {
             let receiving = sleeper.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message");
             assert_eq!(receiving.to_vec(), b"first");
             let receiving = sleeper.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
-            send_line.send(rustix::thread::gettid()).expect("the test checks this thread");
+            sender.send(rustix::thread::gettid()).expect("the test checks this thread");
             let fd = sleeper.as_fd();
             while !receiving.is_ready() {
                 if sleeper.try_wait() {
@@ -185,7 +185,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
             assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
         });
         waker.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
-        let task = format!("/proc/self/task/{}", reported.recv().expect("the sleeper").as_raw_nonzero());
+        let task = format!("/proc/self/task/{}", receiver.recv().expect("the sleeper").as_raw_nonzero());
         // The nanoseconds of processor time, and the number of times that the thread was scheduled. The value between
         // them is not used.
         let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread exists");

@@ -12,7 +12,7 @@ use percale::pindown::monitor::userfaultfd::{Settings, Unseen};
 use percale::pindown::{Access, Cache, Pinned, Range, Registrar};
 use percale_conformance::denial::{self, Case, Clock, SideOutcome, SystemCall, space};
 use percale_conformance::long;
-use percale_conformance::process::{Helper, print_line, reported};
+use percale_conformance::process::{Helper, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -60,13 +60,13 @@ fn map(at: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
 pub(crate) fn cache() {
     let deny = |when: &str| {
         limits::apply(when);
-        if reported("PERCALE_WHEN") == when {
-            let error = reported("PERCALE_ERROR").parse().expect("a number");
-            denial::deny(SystemCall::named(&reported("PERCALE_CALL")), error).expect("a filter of system calls");
+        if variable("PERCALE_WHEN") == when {
+            let error = variable("PERCALE_ERROR").parse().expect("a number");
+            denial::deny(SystemCall::named(&variable("PERCALE_CALL")), error).expect("a filter of system calls");
         }
     };
     deny("start");
-    let cache = match Cache::builder(Device).monitor(choice(&reported("PERCALE_MONITOR"))).open() {
+    let cache = match Cache::builder(Device).monitor(choice(&variable("PERCALE_MONITOR"))).open() {
         Ok(cache) => cache,
         Err(error) => return print_line(&format!("error {error}")),
     };
@@ -152,11 +152,11 @@ fn cache_at_address_space_limit_is_never_stale() {
     for monitor in MONITORS {
         for beyond in space::BEYOND {
             for when in denial::TIMES {
-                let reported = format!("RLIMIT_AS {beyond} {when}");
-                let own = [("PERCALE_MONITOR", monitor), ("PERCALE_WHEN", "never"), ("PERCALE_LIMIT", &reported)];
+                let limit_case = format!("RLIMIT_AS {beyond} {when}");
+                let own = [("PERCALE_MONITOR", monitor), ("PERCALE_WHEN", "never"), ("PERCALE_LIMIT", &limit_case)];
                 let (outcome, peer, took) = run_told(&[&own, &space::HEAP[..]].concat());
                 let verdict = denial::judge(&space::SAYS, &outcome, peer.as_ref(), took);
-                let text = format!("{monitor}: {reported}: {verdict:?}: {outcome:?}; {} ms", took.as_millis());
+                let text = format!("{monitor}: {limit_case}: {verdict:?}: {outcome:?}; {} ms", took.as_millis());
                 println!("{text}");
                 bound += usize::from(matches!(outcome, SideOutcome::Error(_)));
                 if verdict.is_err() {

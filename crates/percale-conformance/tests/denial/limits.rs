@@ -39,8 +39,8 @@ const LIMITS: [Limit; 4] = [
 
 /// Lowers the limit that the test selected, if `when` is the selected time.
 pub(crate) fn apply(when: &str) {
-    let Ok(reported) = std::env::var("PERCALE_LIMIT") else { return };
-    let [name, value, moment] = reported.split(' ').collect::<Vec<_>>()[..] else { panic!("{reported}") };
+    let Ok(limit_case) = std::env::var("PERCALE_LIMIT") else { return };
+    let [name, value, moment] = limit_case.split(' ').collect::<Vec<_>>()[..] else { panic!("{limit_case}") };
     if moment == when {
         let limit = LIMITS.iter().find(|limit| limit.name == name).expect("a limit");
         let value = value.parse().expect("a number");
@@ -61,9 +61,9 @@ fn resource_limit_gives_a_result_or_an_error_naming_it() {
     for limit in &LIMITS {
         for value in limit.values {
             for when in TIMES {
-                let reported = format!("{} {value} {when}", limit.name);
+                let limit_case = format!("{} {value} {when}", limit.name);
                 let fabric = ("PERCALE_FABRIC", "any");
-                let variables = [&[fabric, ("PERCALE_LIMIT", &reported)], &space::HEAP[..]].concat();
+                let variables = [&[fabric, ("PERCALE_LIMIT", &limit_case)], &space::HEAP[..]].concat();
                 let (limited, peer, took) = run_two(&variables, &[fabric]);
                 // A process without descriptors reports this to its peer. The error of the peer arrives first.
                 let known = match (&limited, &peer) {
@@ -73,7 +73,8 @@ fn resource_limit_gives_a_result_or_an_error_naming_it() {
                     _ => limited.clone(),
                 };
                 let verdict = denial::judge(limit.says, &known, peer.as_ref(), took);
-                let text = format!("{reported}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
+                let text =
+                    format!("{limit_case}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
                 println!("{text}");
                 bound += usize::from(limit.resource == Resource::As && verdict != Ok("shm"));
                 if verdict.is_err() {

@@ -12,10 +12,10 @@ use percale_conformance::watchdog::Watchdog;
 fn seen(transport: &str) -> BTreeSet<String> {
     let log = std::env::temp_dir().join(format!("percale-calls-{transport}-{}", std::process::id()));
     let output = log.to_str().expect("a path in UTF-8").to_owned();
-    let reported = [("PERCALE_FABRIC", transport)];
+    let variables = [("PERCALE_FABRIC", transport)];
     let mut traced =
-        Helper::through(&["strace", "-f", "-qq", "-e", "signal=none", "-o", &output], "pair", &reported, |_| {});
-    let mut peer = Helper::start("pair", &reported);
+        Helper::through(&["strace", "-f", "-qq", "-e", "signal=none", "-o", &output], "pair", &variables, |_| {});
+    let mut peer = Helper::start("pair", &variables);
     let address = |line: String| line.strip_prefix("address ").expect("an address").to_owned();
     let (one, other) = (address(traced.receive_line()), address(peer.receive_line()));
     traced.send_line(&other);

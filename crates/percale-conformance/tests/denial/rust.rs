@@ -9,7 +9,7 @@ use percale::{
 use percale_conformance::denial::{self, Case, Clock, SideOutcome, SystemCall};
 use percale_conformance::long;
 use percale_conformance::memory::content;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -38,8 +38,8 @@ struct Side {
 pub(crate) fn pair() {
     let call = std::env::var("PERCALE_CALL").ok().map(|name| SystemCall::named(&name));
     let deny = |when: &str| {
-        if let Some(call) = call.filter(|_| reported("PERCALE_WHEN") == when) {
-            let error = reported("PERCALE_ERROR").parse().expect("a number");
+        if let Some(call) = call.filter(|_| variable("PERCALE_WHEN") == when) {
+            let error = variable("PERCALE_ERROR").parse().expect("a number");
             denial::deny(call, error).expect("a filter of system calls");
         }
     };
@@ -81,7 +81,7 @@ fn is_over() -> bool {
 fn open() -> Result<Side, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut domain = Info::discover().map_err(|error| text(&error))?.domain();
-    if reported("PERCALE_FABRIC") == "tcp" {
+    if variable("PERCALE_FABRIC") == "tcp" {
         domain = domain.transport(TransportKind::Tcp);
     }
     let domain = domain.open().map_err(|error| text(&error))?;

@@ -316,11 +316,11 @@ fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
 ///
 /// Requirements: HMEM-003.
 fn driver_synchronizes_once_per_allocation() {
-    let requested = || (count("doubleSet"), count("doubleDrained"));
+    let calls = || (count("doubleSet"), count("doubleDrained"));
     let memory = DeviceMemory::blank(1000);
-    let before = requested();
+    let before = calls();
     (0..10).for_each(|_| drop(copied(&memory)));
-    let now = requested();
+    let now = calls();
     let pools = std::env::var(POOLS).ok();
     let expected = match pools.as_deref() {
         None => (1, 1),
@@ -335,10 +335,10 @@ fn driver_synchronizes_once_per_allocation() {
     same(&copied(&next), &content(3, 1000), "the copied data");
     // Host memory is not marked as synchronized.
     let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
-    let before = requested();
+    let before = calls();
     driver().settle(pinned.address() as usize).expect("nothing to do");
     driver().settle(Memory::blank(8).address() as usize).expect("nothing to do");
-    assert_eq!(requested(), before);
+    assert_eq!(calls(), before);
 }
 
 /// Registering memory synchronizes it. Accesses to the region make no further calls to synchronize it.

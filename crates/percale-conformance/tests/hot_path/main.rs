@@ -13,7 +13,7 @@ use percale::{Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
 use percale_conformance::fabric::{Fabric, Loopback, Shm};
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::Mesh;
-use percale_conformance::process::{Helper, play, print_line, reported};
+use percale_conformance::process::{Helper, play, print_line, variable};
 use percale_conformance::skipped;
 
 /// The message lengths that use the hot path.
@@ -134,8 +134,8 @@ fn call_no_system(transport: &str) {
     }
     let file = std::env::temp_dir().join(format!("percale-calls-{}", std::process::id()));
     let path = file.to_str().expect("a plain name");
-    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_ROUNDS", "20000")];
-    let mut helper = Helper::through(&["strace", "-f", "-qq", "-o", path], "rounds", &reported, |_| {});
+    let variables = [("PERCALE_FABRIC", transport), ("PERCALE_ROUNDS", "20000")];
+    let mut helper = Helper::through(&["strace", "-f", "-qq", "-o", path], "rounds", &variables, |_| {});
     assert_eq!(helper.receive_line(), "played");
     helper.end();
     let log = std::fs::read_to_string(&file).expect("the log of strace");
@@ -185,8 +185,8 @@ fn calls_between_the_marks_are_counted() {
 
 /// The traced role.
 fn rounds() {
-    let count = reported("PERCALE_ROUNDS").parse().expect("a number");
-    match reported("PERCALE_FABRIC").as_str() {
+    let count = variable("PERCALE_ROUNDS").parse().expect("a number");
+    match variable("PERCALE_FABRIC").as_str() {
         "shm" => marked::<Shm>(count),
         _ => marked::<Loopback>(count),
     }

@@ -30,7 +30,7 @@ struct Size {
 }
 
 impl Size {
-    fn reported() -> Self {
+    fn from_environment() -> Self {
         let text = std::env::var("PERCALE_JOB").unwrap_or_else(|_| "10x10x16".to_owned());
         let numbers: Vec<usize> = text.split('x').map(|n| n.parse().expect("PERCALE_JOB is like 100x100x64")).collect();
         let [nodes, each, peers] = numbers[..] else { panic!("PERCALE_JOB is like 100x100x64, not {text}") };
@@ -176,7 +176,7 @@ mod sim {
         /// Requirements: AV-009.
         #[test]
         fn endpoint_uses_2_kilobytes_to_address_its_job_peers() {
-            let size = Size::reported();
+            let size = Size::from_environment();
             let seed = seed();
             println!("{size:?}, seed {seed:#x}");
             let _watchdog = Watchdog::within("the job", std::time::Duration::from_secs(1200));

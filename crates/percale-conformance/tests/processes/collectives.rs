@@ -7,7 +7,7 @@ use percale::endpoint::safe::{Cause, CollectiveRequest, Group, OperationError};
 use percale::endpoint::{Endpoint, Ownership};
 use percale::{AddressSet, AtomicOp, Datatype};
 use percale_conformance::peers::{Open, open_as_told};
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
@@ -111,9 +111,9 @@ pub(crate) fn exchanger() {
         let blocks = |of: &dyn Fn(usize) -> Vec<u8>| (0..members).flat_map(of).collect::<Vec<u8>>();
         let check = |what: &str, request: CollectiveRequest<'_, _>, wanted: &[u8], own: Range<usize>| {
             let ended = request.start().expect("the operation is posted").wait_for(FAILURE_TIMEOUT);
-            let reported =
+            let print_error =
                 |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause);
-            let result = ended.inspect_err(reported)?.into_vec();
+            let result = ended.inspect_err(print_error)?.into_vec();
             assert!(result[own.clone()] == wanted[own], "a wrong {what} in round {round}");
             Ok::<(), OperationError>(())
         };
@@ -143,7 +143,7 @@ fn rounds(
 ) {
     let _watchdog = Watchdog::new(name);
     let open = open_as_told();
-    let (bytes, rounds) = (reported("PERCALE_BYTES"), reported("PERCALE_ROUNDS"));
+    let (bytes, rounds) = (variable("PERCALE_BYTES"), variable("PERCALE_ROUNDS"));
     let (bytes, rounds): (usize, u64) = (bytes.parse().expect("a number"), rounds.parse().expect("a number"));
     print_line(&open.endpoint.address().to_string());
     let members = set(&open, &ask());
@@ -162,8 +162,8 @@ fn rounds(
     }
     // The others may still need the progress of this member to receive its messages.
     std::thread::scope(|scope| {
-        let reported = scope.spawn(ask);
-        while !reported.is_finished() {
+        let asking = scope.spawn(ask);
+        while !asking.is_finished() {
             if !open.endpoint.progress() {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -8,7 +8,7 @@ use percale::{
 };
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::domain;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
@@ -98,9 +98,9 @@ impl Party {
 
 /// The role of a server that accepts `PERCALE_COUNT` requests and echoes on all connections, until the test stops it.
 pub(crate) fn server() {
-    let mut party = Party::new(&reported("PERCALE_FABRIC"));
+    let mut party = Party::new(&variable("PERCALE_FABRIC"));
     print_line(&party.listener.address().to_string());
-    let count: usize = reported("PERCALE_COUNT").parse().expect("a number");
+    let count: usize = variable("PERCALE_COUNT").parse().expect("a number");
     for _ in 0..count {
         let request = party.request();
         let end = party.open(|builder| builder.accept(&request, request.data()));
@@ -126,9 +126,9 @@ pub(crate) fn server() {
 
 /// The role of a client that connects, and then waits to be killed.
 pub(crate) fn client() {
-    let mut party = Party::new(&reported("PERCALE_FABRIC"));
-    let end = party.open(|builder| builder.answer_timeout(WAIT_TIMEOUT).connect(reported("PERCALE_PEER"), b"me"));
-    if reported("PERCALE_STAGE") == "connected" {
+    let mut party = Party::new(&variable("PERCALE_FABRIC"));
+    let end = party.open(|builder| builder.answer_timeout(WAIT_TIMEOUT).connect(variable("PERCALE_PEER"), b"me"));
+    if variable("PERCALE_STAGE") == "connected" {
         party.stands();
         party.ends[end].inject(party.ends[end].peer(), b"the last word").expect("room");
         print_line("connected");
@@ -138,7 +138,7 @@ pub(crate) fn client() {
 
 /// The role of a listener that does not answer requests.
 pub(crate) fn silent_listener() {
-    let party = Party::new(&reported("PERCALE_FABRIC"));
+    let party = Party::new(&variable("PERCALE_FABRIC"));
     print_line(&party.listener.address().to_string());
     let _request = party.request();
     print_line("asked");

@@ -8,7 +8,7 @@ use percale::{AddressVector, Endpoint, ErrorCode, PeerAddress, SharedReceiving};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::domain;
 use percale_conformance::polled::polled;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
@@ -22,10 +22,10 @@ const BITS: u32 = 2;
 
 /// The role of a helper that, on request, sends a given number of bytes to one of the contexts in `PERCALE_PEER`.
 pub(crate) fn caller() {
-    let domain = domain(&reported("PERCALE_FABRIC"), |domain| domain);
+    let domain = domain(&variable("PERCALE_FABRIC"), |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let (there, mut known) = (reported("PERCALE_PEER"), HashMap::new());
+    let (there, mut known) = (variable("PERCALE_PEER"), HashMap::new());
     let names = there.split(',').map(|name| name.split_once('/').expect("an address and a context"));
     let peers: Vec<PeerAddress> = names
         .map(|(address, context)| {

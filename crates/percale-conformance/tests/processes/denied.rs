@@ -6,7 +6,7 @@
 )]
 
 use percale_conformance::peers::{open, open_as_told};
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
@@ -63,8 +63,8 @@ pub(crate) fn denied() {
     let open = open_as_told();
     open.say_address();
     let peer = open.insert(&ask());
-    let [call, error] = ["PERCALE_CALL", "PERCALE_ERROR"].map(|name| reported(name).parse::<i64>().expect("a number"));
-    if reported("PERCALE_WHEN") == "connected" {
+    let [call, error] = ["PERCALE_CALL", "PERCALE_ERROR"].map(|name| variable(name).parse::<i64>().expect("a number"));
+    if variable("PERCALE_WHEN") == "connected" {
         open.exchange(peer, 1, 8).expect("an echo");
     }
     if call < 0 {
@@ -87,9 +87,9 @@ pub(crate) fn denied() {
 fn found(when: &str, call: i64, error: i32) -> String {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let (call, error) = (call.to_string(), error.to_string());
-    let reported =
+    let variables =
         [("PERCALE_FABRIC", "any"), ("PERCALE_WHEN", when), ("PERCALE_CALL", &call), ("PERCALE_ERROR", &error)];
-    let mut helper = Helper::start("denied", &reported);
+    let mut helper = Helper::start("denied", &variables);
     open.insert(&helper.receive_line());
     helper.send_line(&open.endpoint.address().to_string());
     std::thread::scope(|scope| {

@@ -6,7 +6,7 @@
 use std::process::Command;
 
 use percale::{Info, TransportKind};
-use percale_conformance::process::{Helper, print_line, reported};
+use percale_conformance::process::{Helper, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 
 use crate::environment::possible;
@@ -52,7 +52,7 @@ fn discovery_without_cma_reports_the_reason() {
 
 /// The role of a helper that removes the feature named by the test, runs discovery, and uses the remaining transports.
 pub(crate) fn info() {
-    let part = reported("PERCALE_PART");
+    let part = variable("PERCALE_PART");
     if part == "CMA" {
         forbid_cma();
     } else {

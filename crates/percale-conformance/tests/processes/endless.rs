@@ -25,8 +25,8 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     let _watchdog = Watchdog::new("endless and truncated input uses bounded memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
     let address = victim.receive_line();
-    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];
-    let mut friend = Helper::start("echo", &reported);
+    let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];
+    let mut friend = Helper::start("echo", &variables);
     victim.send_line(&friend.receive_line());
     let measure = |victim: &mut Helper| -> usize {
         victim.send_line("measure");
@@ -40,7 +40,7 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     let mut before = 0;
     for round in 0..3 {
         let taken = endless(at, &mut random) + cut(at, &mut random);
-        let peers = babble(&reported, &mut victim);
+        let peers = babble(&variables, &mut victim);
         let now = measure(&mut victim);
         println!("{transport}: {taken} bytes of strangers were taken, {peers} of peers; RssAnon {now} KiB");
         if round == 0 {
@@ -64,13 +64,13 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         }
         let mut stream = TcpStream::connect(at).expect("the listener accepts connections");
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
-        let mut printed = 0;
+        let mut accepted = 0;
         // The connection was closed, or there is no listener any more.
         while let Ok(written @ 1..) = stream.write(&bytes) {
-            printed += written;
-            assert!(printed < BYTES, "the endpoint kept reading from a stranger that began with {:?}", &bytes[..10]);
+            accepted += written;
+            assert!(accepted < BYTES, "the endpoint kept reading from a stranger that began with {:?}", &bytes[..10]);
         }
-        taken += printed;
+        taken += accepted;
     }
     taken
 }
@@ -78,7 +78,7 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
 /// Sends the beginnings of connections like percale's, truncated at random positions. Returns the number of accepted
 /// bytes.
 fn cut(at: SocketAddr, random: &mut Random) -> usize {
-    let printed = |_| {
+    let accepted = |_| {
         let mut bytes = vec![0; 1 + random.below(300)];
         random.fill(&mut bytes);
         for (byte, known) in bytes.iter_mut().zip(b"percale\0\x02\0") {
@@ -87,18 +87,18 @@ fn cut(at: SocketAddr, random: &mut Random) -> usize {
         let mut stream = TcpStream::connect(at).expect("the listener accepts connections");
         stream.write(&bytes).unwrap_or(0)
     };
-    (0..200).map(printed).sum()
+    (0..200).map(accepted).sum()
 }
 
 /// Runs two real peers that send random bytes once they are connected. Returns the number of accepted bytes.
-fn babble(reported: &[(&str, &str)], victim: &mut Helper) -> usize {
+fn babble(variables: &[(&str, &str)], victim: &mut Helper) -> usize {
     let one = |_| {
-        let mut peer = Helper::start("babbler", reported);
+        let mut peer = Helper::start("babbler", variables);
         let address = peer.receive_line();
         victim.send_line(&address);
-        let printed: usize = peer.receive_line().parse().expect("a number of bytes");
+        let accepted: usize = peer.receive_line().parse().expect("a number of bytes");
         peer.kill();
-        printed
+        accepted
     };
     (0..2).map(one).sum()
 }
@@ -107,18 +107,18 @@ fn babble(reported: &[(&str, &str)], victim: &mut Helper) -> usize {
 pub(crate) fn babbler() {
     let open = open_as_told();
     open.say_address();
-    let peer = open.insert(&percale_conformance::process::reported("PERCALE_PEER"));
+    let peer = open.insert(&percale_conformance::process::variable("PERCALE_PEER"));
     open.inject(peer, 1, b"hello");
     drop(open.connected());
     let mut random = Random::new(seed());
     let mut bytes = vec![0; 4 << 10];
-    let (mut printed, mut refused) = (0, 0);
+    let (mut accepted, mut refused) = (0, 0);
     let sockets = crate::hostile::sockets();
     // Ends when no byte has been accepted for a while.
-    while printed < BYTES && refused < 500 {
+    while accepted < BYTES && refused < 500 {
         random.fill(&mut bytes);
         let written: usize = sockets.iter().map(|&socket| crate::hostile::write(socket, &bytes)).sum();
-        printed += written;
+        accepted += written;
         refused += 1;
         if written > 0 {
             refused = 0;
@@ -126,7 +126,7 @@ pub(crate) fn babbler() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    print_line(&printed.to_string());
+    print_line(&accepted.to_string());
     drop(ask());
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use percale::{Event, Info};
 use percale_conformance::peers::{open, open_as_told};
-use percale_conformance::process::{Helper, ask, copy_program, print_line, reported};
+use percale_conformance::process::{Helper, ask, copy_program, print_line, variable};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
@@ -84,8 +84,8 @@ fn peer_of_another_user_is_reached_by_tcp_with_a_reason() {
     let Some(program) = copy_for_all() else { return };
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let reported = [("PERCALE_FABRIC", "any"), ("PERCALE_PEER", own.as_str())];
-    let mut peer = program.start("echo", &reported);
+    let variables = [("PERCALE_FABRIC", "any"), ("PERCALE_PEER", own.as_str())];
+    let mut peer = program.start("echo", &variables);
     let peer = open.insert(&peer.receive_line());
     open.exchange(peer, 1, 30_000).expect("an echo");
     let (transport, reason) = open.connected();
@@ -120,11 +120,11 @@ fn copy_for_all() -> Option<Copy> {
 
 impl Copy {
     /// Starts the copy as the user `nobody`.
-    fn start(&self, role: &str, reported: &[(&str, &str)]) -> Helper {
+    fn start(&self, role: &str, variables: &[(&str, &str)]) -> Helper {
         let program = self.directory.join("program");
         let program = program.to_str().expect("a plain name");
         // `env` executes the copy. The name of this program follows, and is only an argument that matches no test.
-        Helper::through(&["/usr/bin/env", program], role, reported, |command| {
+        Helper::through(&["/usr/bin/env", program], role, variables, |command| {
             command.uid(NOBODY).gid(NOBODY).current_dir("/");
         })
     }
@@ -162,8 +162,8 @@ fn unusable_selected_transport_is_a_descriptive_error() {
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
         // The peer needs no other endpoint. It only needs to exist.
         let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
-        let reported = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.receive_line())];
-        let mut helper = Helper::start("by-name-to", &reported);
+        let variables = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.receive_line())];
+        let mut helper = Helper::start("by-name-to", &variables);
         let answer = helper.receive_line();
         println!("PERCALE_TRANSPORT={mine}, a peer over {theirs}: {answer}");
         assert!(answer.contains("no common transport with the peer"), "{answer}");
@@ -174,7 +174,7 @@ fn unusable_selected_transport_is_a_descriptive_error() {
 /// The role of a helper that sends to a peer over the transports that the environment permits, and reports the error.
 pub(crate) fn by_name_to() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
-    let peer = open.insert(&reported("PERCALE_PEER"));
+    let peer = open.insert(&variable("PERCALE_PEER"));
     let sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
     let error = sending.wait_for(Duration::from_secs(20)).expect_err("no common transport");
     let event = open.events.read();
@@ -268,7 +268,7 @@ pub(crate) fn host() {
     let open = open("any", "0.0.0.0:0", |domain| domain.peer_timeout(PEER_TIMEOUT));
     open.say_address();
     let peer = open.insert(&ask());
-    if reported("PERCALE_PART") == "server" {
+    if variable("PERCALE_PART") == "server" {
         open.echo();
     }
     for (number, len) in (1..).zip([8, 2048, 100_000]) {
@@ -379,7 +379,7 @@ pub(crate) fn guarded() {
     let open = open_as_told();
     open.say_address();
     let peer = open.insert(&ask());
-    if reported("PERCALE_PART") == "server" {
+    if variable("PERCALE_PART") == "server" {
         open.echo();
     }
     for (number, len) in (1..).zip([8, 9000, 100_000, (1 << 20) + 3]) {

@@ -9,7 +9,7 @@ use percale_conformance::fabric::Shm;
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive};
 use percale_conformance::peers::{Open, open, open_as_told};
-use percale_conformance::process::{Helper, ask, fork, print_line, reported};
+use percale_conformance::process::{Helper, ask, fork, print_line, variable};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
@@ -213,9 +213,9 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
     let mut address = "127.0.0.1:0".to_owned();
     let mut peer = None;
     for life in 0..4 {
-        let reported =
+        let variables =
             [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str()), ("PERCALE_BIND", address.as_str())];
-        let mut helper = Helper::start("echo", &reported);
+        let mut helper = Helper::start("echo", &variables);
         address = helper.receive_line();
         let peer = *peer.get_or_insert_with(|| open.insert(&address));
         if life == 3
@@ -251,9 +251,9 @@ fn without_descriptors_only_new_connections_fail(transport: &str) {
     let _watchdog = Watchdog::new("without descriptors only new connections fail");
     let mut exhausted = Helper::start("exhaust", &[("PERCALE_FABRIC", transport)]);
     let own = exhausted.receive_line();
-    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
     for _ in 0..2 {
-        let mut peer = Helper::start("echo", &reported);
+        let mut peer = Helper::start("echo", &variables);
         exhausted.send_line(&peer.receive_line());
         println!("{transport}: {}", exhausted.receive_line());
         std::mem::forget(peer); // It echoes until it is killed at the end of this thread.
@@ -297,8 +297,8 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
     let _watchdog = Watchdog::new("stopped peer does not block other peers");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
-    let mut helpers = [Helper::start("echo", &reported), Helper::start("echo", &reported)];
+    let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let mut helpers = [Helper::start("echo", &variables), Helper::start("echo", &variables)];
     let [first, second] = [0, 1].map(|at| open.insert(&helpers[at].receive_line()));
     open.exchange(first, 1, 100).expect("an echo");
     open.exchange(second, 1, 100).expect("an echo");
@@ -454,5 +454,5 @@ pub(crate) fn fork_calls() {
     mesh.inject(1, 0, None, b"parent");
     assert_eq!(mesh.done(waiting).len, 6);
     mesh.settle(0, 1);
-    print_line(&format!("told {}", reported("PERCALE_ROLE")));
+    print_line(&format!("told {}", variable("PERCALE_ROLE")));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::open_as_told;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { two_processes_send_a_thousand_long_messages_before_either_receives });
@@ -36,21 +36,21 @@ pub(crate) fn flood() {
     let open = open_as_told();
     open.say_address();
     let peer = open.insert(&ask());
-    let me: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
+    let me: u64 = variable("PERCALE_NUMBER").parse().expect("a number");
     let bytes: Arc<[u8]> = content(me, LEN).into();
     let post = |tag| open.endpoint.tagged_send(peer, tag, Arc::clone(&bytes)).start().expect("a send");
     let sends: Vec<_> = (0..COUNT).map(post).collect();
     print_line("posted");
-    let reported = std::thread::spawn(ask);
-    open.until(|| reported.is_finished());
+    let asking = std::thread::spawn(ask);
+    open.until(|| asking.is_finished());
     let theirs = content(1 - me, LEN);
     for tag in 0..COUNT {
         let got = open.endpoint.tagged_recv(tag, 0, vec![0; LEN]).wait().expect("a message");
         same(&got.to_vec(), &theirs, &format!("message {tag} to process {me}"));
     }
     print_line("received");
-    let reported = std::thread::spawn(ask);
-    open.until(|| reported.is_finished());
+    let asking = std::thread::spawn(ask);
+    open.until(|| asking.is_finished());
     sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
     print_line("sent");
     drop(ask());

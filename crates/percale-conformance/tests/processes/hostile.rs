@@ -23,8 +23,8 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
     let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
-    let mut friendly = Helper::start("echo", &reported);
+    let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let mut friendly = Helper::start("echo", &variables);
     let friend = open.insert(&friendly.receive_line());
     let start = Instant::now();
     let (mut exchanged, mut attackers, mut failed) = (0, 0, 0);
@@ -32,8 +32,8 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
     let mut longest = Duration::ZERO;
     while start.elapsed() < time {
         let seed = format!("{}", seed());
-        let reported = [reported[0], reported[1], ("PERCALE_SEED", seed.as_str())];
-        let mut attacker = Helper::start("scribbler", &reported);
+        let variables = [variables[0], variables[1], ("PERCALE_SEED", seed.as_str())];
+        let mut attacker = Helper::start("scribbler", &variables);
         attackers += 1;
         let peer = open.insert(&attacker.receive_line());
         let attack = Instant::now();
@@ -72,7 +72,7 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
 pub(crate) fn scribbler() {
     let open = open_as_told();
     open.say_address();
-    let peer = open.insert(&percale_conformance::process::reported("PERCALE_PEER"));
+    let peer = open.insert(&percale_conformance::process::variable("PERCALE_PEER"));
     let mut random = Random::new(seed());
     for _ in 0..random.below(50) {
         open.inject(peer, 1000 + random.next() % 4, &[7; 64]);

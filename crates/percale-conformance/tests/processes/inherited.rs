@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use percale::{Access, Allocation, Buffer, Event, PeerAddress, PostError, Region, RemoteMemory};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::{Open, open_in};
-use percale_conformance::process::{Helper, fork, print_line, reported};
+use percale_conformance::process::{Helper, fork, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -48,7 +48,7 @@ struct Parents {
 /// The role of the parent. It receives the command for its child, forks, and reports how the child ended.
 pub(crate) fn parent() {
     let open = open_as_told();
-    let peer = open.insert(&reported("PERCALE_PEER"));
+    let peer = open.insert(&variable("PERCALE_PEER"));
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let sealed = open.domain.allocate(LEN).expect("memory");
     let regions = [Buffer::from(content(1, LEN)), sealed.into()].map(|memory| open.domain.register(memory, both));
@@ -97,7 +97,7 @@ pub(crate) fn parent() {
 }
 
 fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -> bool {
-    let own = open_kind(&reported("PERCALE_FABRIC"), |domain| domain);
+    let own = open_kind(&variable("PERCALE_FABRIC"), |domain| domain);
     let other = open_in(&own.domain, "127.0.0.1:0", |endpoint| endpoint);
     match part {
         "drop" => {

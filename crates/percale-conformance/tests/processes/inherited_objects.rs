@@ -137,10 +137,10 @@ fn vector_calls(
     case("removals", &mut || vector.removals() == 0);
     case("len", &mut || vector.is_empty());
     case("numbers_in_memory", &mut || vector.numbers_in_memory().is_none());
-    let requested = inserter.as_ref().expect("an inserter");
-    case("inserter: insert_many", &mut || requested.insert_many([there], 1).is_err());
-    case("inserter: insert_service", &mut || requested.insert_service("127.0.0.1", "8", 1).is_err());
-    case("inserter: insert_symmetric", &mut || requested.insert_symmetric("127.0.0.1", 2, "8", 2, 1).is_err());
+    let used = inserter.as_ref().expect("an inserter");
+    case("inserter: insert_many", &mut || used.insert_many([there], 1).is_err());
+    case("inserter: insert_service", &mut || used.insert_service("127.0.0.1", "8", 1).is_err());
+    case("inserter: insert_symmetric", &mut || used.insert_symmetric("127.0.0.1", 2, "8", 2, 1).is_err());
     case("inserter: drop", &mut || inserter.take().is_some());
 }
 
@@ -413,14 +413,14 @@ fn connections(domain: &Domain) {
     let listener = domain.listener().bind("127.0.0.1:0").expect("a listener");
     let address = listener.address().to_string();
     let client = domain.endpoint().connect_shared(&address, b"hello").expect("an endpoint");
-    let requested = |_: &AtomicBool| _ = (client.progress(), listener.progress());
+    let progress = |_: &AtomicBool| _ = (client.progress(), listener.progress());
     let mut request = loop {
         if let Some(Event::ConnectionRequest(request)) = listener.events().read() {
             break Some(request);
         }
         client.progress();
     };
-    while_busy(&[&requested, &requested], || {
+    while_busy(&[&progress, &progress], || {
         case("listener: address", || harmless(listener.address()));
         case("listener: events", || listener.events().read().is_none());
         case("listener: pending", || listener.pending() == 0);

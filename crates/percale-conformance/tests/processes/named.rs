@@ -8,7 +8,7 @@ use percale::address::VectorBuilder;
 use percale::address::error::AddressError;
 use percale::address::vector::VectorType;
 use percale::{AddressVector, PeerAddress};
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::random::Random;
 
 /// The number of entries that are inserted and removed while other processes read.
@@ -50,8 +50,8 @@ fn number(random: &mut Random) -> u64 {
 
 /// The role of a process that opens a vector, and inserts and looks up entries on request.
 pub(crate) fn holder() {
-    let name = reported("VECTOR");
-    let vector = match reported("MODE").as_str() {
+    let name = variable("VECTOR");
+    let vector = match variable("MODE").as_str() {
         "read" => builder(&name).read_only().build(),
         _ => builder(&name).build(),
     };
@@ -80,8 +80,8 @@ pub(crate) fn holder() {
 
 /// The role of a process that inserts and removes entries without end.
 pub(crate) fn churner() {
-    let vector = builder(&reported("VECTOR")).build().expect("a vector");
-    let mut random = Random::new(reported("SEED").parse().unwrap());
+    let vector = builder(&variable("VECTOR")).build().expect("a vector");
+    let mut random = Random::new(variable("SEED").parse().unwrap());
     print_line("open");
     loop {
         churn(&vector, &mut random);
@@ -110,9 +110,9 @@ fn churn(vector: &AddressVector, random: &mut Random) {
 
 /// The role of a process that looks up all entries without end.
 pub(crate) fn reader() {
-    let vector = builder(&reported("VECTOR")).read_only().build().expect("a vector");
+    let vector = builder(&variable("VECTOR")).read_only().build().expect("a vector");
     print_line("open");
-    let until = Instant::now() + Duration::from_secs(reported("SECONDS").parse().unwrap());
+    let until = Instant::now() + Duration::from_secs(variable("SECONDS").parse().unwrap());
     let (mut seen, mut rounds) = (0u64, 0u64);
     while Instant::now() < until {
         for index in 0..CHURNED * 2 {
@@ -132,7 +132,7 @@ pub(crate) fn reader() {
 /// The role of a process that looks up every entry. It reports whether all are correct, and how much memory of the
 /// vector it uses.
 pub(crate) fn resident() {
-    let vector = builder(&reported("VECTOR")).read_only().build().expect("a vector");
+    let vector = builder(&variable("VECTOR")).read_only().build().expect("a vector");
     print_line("open");
     let count: u64 = ask().parse().expect("how many entries");
     let wrong = (0..count).find(|&n| vector.lookup(PeerAddress(vector.options().base + n)) != Some(single(n)));
@@ -188,7 +188,7 @@ fn start(role: &str, name: &str, more: (&str, &str)) -> Helper {
     helper
 }
 
-fn requested(helper: &mut Helper, what: &str) -> String {
+fn query(helper: &mut Helper, what: &str) -> String {
     helper.send_line(what);
     helper.receive_line()
 }
@@ -202,20 +202,20 @@ mod shm {
         fn processes_share_a_vector_by_its_name() {
             let name = new_name();
             let mut first = start("vector-holder", &name, ("MODE", "write"));
-            let number = requested(&mut first, "insert 10.1.1.1:5");
+            let number = query(&mut first, "insert 10.1.1.1:5");
             let vector = builder(&name).build().unwrap();
             let peer = PeerAddress(number.parse().unwrap());
             assert_eq!(peer, PeerAddress(vector.options().base));
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let ours = vector.insert("[fd00::7]:9").unwrap();
-            assert_eq!(requested(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
-            assert_eq!(requested(&mut first, &format!("remove {}", ours.0)), "0");
+            assert_eq!(query(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
+            assert_eq!(query(&mut first, &format!("remove {}", ours.0)), "0");
             assert_eq!((vector.lookup(ours), vector.removals()), (None, 2));
             // When the process that created the vector dies, neither the vector nor its name changes.
             first.kill();
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let mut second = start("vector-holder", &name, ("MODE", "write"));
-            assert_eq!(requested(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
+            assert_eq!(query(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
             // Through a handle with another base, the numbers are different. Other handles are not affected.
             let elsewhere = builder(&name).base(1 << 20).build().unwrap();
             assert_eq!(elsewhere.lookup(PeerAddress(1 << 20)), "10.1.1.1:5".parse().ok());
@@ -239,9 +239,9 @@ mod shm {
             let inserted = vector.insert_symmetric("10.1.1.1", 1000, "5000", 1000).unwrap();
             let mut reader = start("vector-holder", &name, ("MODE", "read"));
             let last = inserted.iter().last().unwrap().unwrap();
-            assert_eq!(requested(&mut reader, &format!("lookup {}", last.0)), "10.1.4.232:5999");
-            assert_eq!(requested(&mut reader, "insert 10.1.1.1:5"), format!("no {}", libc::EACCES));
-            assert_eq!(requested(&mut reader, &format!("remove {}", last.0)), libc::EACCES.to_string());
+            assert_eq!(query(&mut reader, &format!("lookup {}", last.0)), "10.1.4.232:5999");
+            assert_eq!(query(&mut reader, "insert 10.1.1.1:5"), format!("no {}", libc::EACCES));
+            assert_eq!(query(&mut reader, &format!("remove {}", last.0)), libc::EACCES.to_string());
             assert_eq!(vector.len(), 1_000_000);
         }
 
@@ -290,7 +290,7 @@ mod shm {
             let (own, mut sum) = memory_of_vectors();
             assert!(own >= entries, "{own} KiB here");
             for reader in &mut readers {
-                let printed = requested(reader, "now");
+                let printed = query(reader, "now");
                 let (resident, share) = printed.split_once(' ').unwrap();
                 let (resident, share): (u64, u64) = (resident.parse().unwrap(), share.parse().unwrap());
                 assert!(resident >= entries, "{resident} KiB of {entries}");

@@ -6,7 +6,7 @@ use percale::{Event, PeerAddress};
 use percale_conformance::measure::{ResourceCounts, left_behind, mapped_kib, resident_kib, status_kib};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::{Open, domain, open, open_as_told, open_in};
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use percale_conformance::{long, skipped};
 use rustix::process::{Resource, Rlimit};
@@ -55,7 +55,7 @@ fn killed_peers_leak_nothing(transport: &str) {
 /// The role of a helper that repeats a cycle 50 times (1,000 times with PERCALE_LONG): it connects, exchanges messages,
 /// and kills the peer with an outstanding operation.
 pub(crate) fn cycles() {
-    let transport = reported("PERCALE_FABRIC");
+    let transport = variable("PERCALE_FABRIC");
     let open = open_as_told();
     let own = open.endpoint.address().to_string();
     let cycle = |number: u64| {
@@ -115,8 +115,8 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
         return skipped(&format!("{peers} peers over {transport}"), &format!("{needed} descriptors are not allowed"));
     }
     let (count, limit) = (peers.to_string(), limit_kib.to_string());
-    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*count), ("PERCALE_LIMIT", &*limit)];
-    let mut hub = Helper::start("hub", &reported);
+    let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*count), ("PERCALE_LIMIT", &*limit)];
+    let mut hub = Helper::start("hub", &variables);
     let address = hub.receive_line();
     let mut spokes = Vec::new();
     let mut left = peers;
@@ -124,8 +124,8 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
         let here = left.min(SPOKES);
         left -= here;
         let here = here.to_string();
-        let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
-        spokes.push(Helper::start("spokes", &reported));
+        let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
+        spokes.push(Helper::start("spokes", &variables));
         // Each group is connected before the next is started.
         assert_eq!(spokes.last_mut().expect("a helper").receive_line(), "exchanged");
     }
@@ -154,7 +154,7 @@ fn many_descriptors() {
 /// idle.
 pub(crate) fn hub() {
     many_descriptors();
-    let number = |name| reported(name).parse::<usize>().expect("a number");
+    let number = |name| variable(name).parse::<usize>().expect("a number");
     let (peers, limit) = (number("PERCALE_PEERS"), number("PERCALE_LIMIT"));
     let open = open_as_told();
     // The endpoint, the allocator and the vector are used before the first measurement. Peers are added to the vector
@@ -197,9 +197,9 @@ pub(crate) fn hub() {
 /// The role of a process with many endpoints. On request, each of them exchanges a message with the hub.
 pub(crate) fn spokes() {
     many_descriptors();
-    let count: usize = reported("PERCALE_PEERS").parse().expect("a number");
-    let domain = domain(&reported("PERCALE_FABRIC"), |domain| domain.connect_timeout(Duration::from_secs(60)));
-    let hub = reported("PERCALE_PEER");
+    let count: usize = variable("PERCALE_PEERS").parse().expect("a number");
+    let domain = domain(&variable("PERCALE_FABRIC"), |domain| domain.connect_timeout(Duration::from_secs(60)));
+    let hub = variable("PERCALE_PEER");
     let all: Vec<(Open, PeerAddress)> = (0..count)
         .map(|_| {
             let open = open_in(&domain, "127.0.0.1:0", |endpoint| endpoint);
@@ -228,8 +228,8 @@ fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
         let text = count.to_string();
         let start = |number: usize| {
             let number = number.to_string();
-            let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*text), ("PERCALE_NUMBER", &*number)];
-            Helper::start("all-to-all", &reported)
+            let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*text), ("PERCALE_NUMBER", &*number)];
+            Helper::start("all-to-all", &variables)
         };
         let mut all: Vec<Helper> = (0..count).map(start).collect();
         let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
@@ -253,10 +253,10 @@ pub(crate) fn all_to_all() {
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
     (0..1024).filter(|&cpu| allowed.is_set(cpu)).take(2).for_each(|cpu| two.set(cpu));
     rustix::thread::sched_setaffinity(None, &two).expect("an affinity");
-    let count: usize = reported("PERCALE_PEERS").parse().expect("a number");
-    let me: usize = reported("PERCALE_NUMBER").parse().expect("a number");
+    let count: usize = variable("PERCALE_PEERS").parse().expect("a number");
+    let me: usize = variable("PERCALE_NUMBER").parse().expect("a number");
     let open =
-        open(&reported("PERCALE_FABRIC"), "127.0.0.1:0", |domain| domain.connect_timeout(Duration::from_secs(60)));
+        open(&variable("PERCALE_FABRIC"), "127.0.0.1:0", |domain| domain.connect_timeout(Duration::from_secs(60)));
     open.say_address();
     for address in ask().split(',') {
         open.insert(address);
@@ -286,6 +286,6 @@ pub(crate) fn all_to_all() {
     }
     print_line("done");
     // A process that is still receiving may need the progress of this one.
-    let reported = std::thread::spawn(ask);
-    open.until(|| reported.is_finished());
+    let asking = std::thread::spawn(ask);
+    open.until(|| asking.is_finished());
 }

@@ -146,8 +146,8 @@ unsafe impl Driver for Cuda {
             [attribute::MEMORY_TYPE, attribute::BUFFER_ID, attribute::IS_MANAGED, attribute::DEVICE_ORDINAL];
         // Each element is wider than any of the attributes, so that their exact sizes do not matter. The byte order is
         // little-endian.
-        let mut text = [0_u64; REQUESTED.len()];
-        let room = text.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
+        let mut values = [0_u64; REQUESTED.len()];
+        let room = values.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
         // SAFETY: the arguments are `REQUESTED.len()` attributes, and room for as many values.
         let code = unsafe {
             (self.functions.pointer_attributes)(
@@ -158,7 +158,7 @@ unsafe impl Driver for Cuda {
             )
         };
         self.functions.check("cuPointerGetAttributes", code)?;
-        let [memory, buffer, managed, ordinal] = text.map(u64::from_le);
+        let [memory, buffer, managed, ordinal] = values.map(u64::from_le);
         let kind = match memory {
             _ if managed & 0xFF != 0 => Kind::Managed,
             MEMORY_DEVICE => Kind::Device,

@@ -149,8 +149,8 @@ impl Page {
     }
 
     /// Marks the endpoint as about to sleep. The caller's later reads happen after the mark is visible to all threads.
-    pub(super) fn arm(&self, wake_by: WakeMethod) {
-        self.sleeper.asleep.store(wake_by.bits(), Ordering::SeqCst);
+    pub(super) fn arm(&self, wake_method: WakeMethod) {
+        self.sleeper.asleep.store(wake_method.bits(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
@@ -203,8 +203,8 @@ impl Asleep {
     }
 
     /// Marks the endpoint as about to sleep. Must precede [`Page::arm`]. The fence in that function covers both.
-    pub(super) fn arm(&self, wake_by: WakeMethod) {
-        self.0.store(wake_by.bits(), Ordering::SeqCst);
+    pub(super) fn arm(&self, wake_method: WakeMethod) {
+        self.0.store(wake_method.bits(), Ordering::SeqCst);
     }
 
     pub(super) fn disarm(&self) {
@@ -246,19 +246,19 @@ impl Mapped {
         if !self.mapping.is_here() {
             return; // A forked child does not wake up peers, because the page is not mapped in it.
         }
-        if let Some(wake_by) = self.page().must_wake() {
-            self.wake_by(wake_by);
+        if let Some(wake_method) = self.page().must_wake() {
+            self.wake_with(wake_method);
         }
     }
 
     /// Wakes up sleepers with this method, regardless of the content of the page.
-    fn wake_by(&self, wake_by: WakeMethod) {
-        if wake_by != WakeMethod::Event
+    fn wake_with(&self, wake_method: WakeMethod) {
+        if wake_method != WakeMethod::Event
             && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
         {
             crate::later::later!(warn: %error, "cannot wake the peer");
         }
-        if wake_by != WakeMethod::Word {
+        if wake_method != WakeMethod::Word {
             self.write_event();
         }
     }
@@ -325,17 +325,17 @@ impl Doorbell {
 
     /// Marks the endpoint as about to sleep. The endpoint has to check for work once more before it sleeps.
     #[inline]
-    pub fn arm(&self, wake_by: WakeMethod) {
-        self.asleep.arm(wake_by);
-        self.mapped.page().arm(wake_by);
+    pub fn arm(&self, wake_method: WakeMethod) {
+        self.asleep.arm(wake_method);
+        self.mapped.page().arm(wake_method);
     }
 
     /// Sleeps until a wake-up through the word, but at most for the given time. The doorbell must be [armed](Self::arm)
     /// with the same method. Returns at once if the wake-up has already happened. May also return spuriously.
-    pub fn sleep(&self, wake_by: WakeMethod, timeout: Duration) {
+    pub fn sleep(&self, wake_method: WakeMethod, timeout: Duration) {
         let timeout_left = timeout;
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        match futex::wait(self.mapped.word(), futex::Flags::empty(), wake_by.bits(), Some(&timeout)) {
+        match futex::wait(self.mapped.word(), futex::Flags::empty(), wake_method.bits(), Some(&timeout)) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
             Err(error) => {
                 // The system refused to wait. Sleep briefly instead, because the caller checks again.
@@ -356,9 +356,9 @@ impl Doorbell {
     #[inline]
     pub fn publish_processor(&self) -> u32 {
         let here = rustix::thread::sched_getcpu() as u32;
-        let reported = &self.mapped.page().sleeper.processor;
-        if reported.load(Ordering::Relaxed) != here + 1 {
-            reported.store(here + 1, Ordering::Relaxed);
+        let processor = &self.mapped.page().sleeper.processor;
+        if processor.load(Ordering::Relaxed) != here + 1 {
+            processor.store(here + 1, Ordering::Relaxed);
         }
         here
     }
@@ -420,9 +420,9 @@ impl Doorbell {
         if !self.mapped.mapping.is_here() {
             return;
         }
-        if let Some(wake_by) = self.asleep.must_wake() {
+        if let Some(wake_method) = self.asleep.must_wake() {
             self.mapped.page().disarm(); // Prevents an endpoint that is about to sleep on the word from sleeping.
-            self.mapped.wake_by(wake_by);
+            self.mapped.wake_with(wake_method);
         }
     }
 

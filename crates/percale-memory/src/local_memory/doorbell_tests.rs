@@ -101,12 +101,12 @@ fn sleeper_on_the_word_is_woken() {
     let event = rustix::io::dup(doorbell.event_fd()).unwrap();
     let peer = PeerDoorbell::of(PeerDoorbell::map(doorbell.descriptors().unwrap()[0]).unwrap(), event, 1);
     let since = std::time::Instant::now();
-    for wake_by in [WakeMethod::Word, WakeMethod::Both] {
-        doorbell.arm(wake_by);
+    for wake_method in [WakeMethod::Word, WakeMethod::Both] {
+        doorbell.arm(wake_method);
         std::thread::scope(|threads| {
             let sleeps = || {
                 while doorbell.mapped.page().is_asleep() {
-                    doorbell.sleep(wake_by, LONG);
+                    doorbell.sleep(wake_method, LONG);
                 }
                 std::time::Instant::now()
             };
@@ -119,13 +119,13 @@ fn sleeper_on_the_word_is_woken() {
             }
         });
         // A wake-up that happened before the sleep ends the sleep at once.
-        doorbell.arm(wake_by);
+        doorbell.arm(wake_method);
         peer.notify(true);
-        doorbell.sleep(wake_by, LONG);
-        doorbell.arm(wake_by);
+        doorbell.sleep(wake_method, LONG);
+        doorbell.arm(wake_method);
         let sleeps = std::time::Instant::now();
         while sleeps.elapsed() < Duration::from_millis(1) {
-            doorbell.sleep(wake_by, Duration::from_millis(1));
+            doorbell.sleep(wake_method, Duration::from_millis(1));
             assert!(peer.is_asleep(), "the doorbell is still asleep");
         }
         doorbell.disarm();
@@ -136,8 +136,8 @@ fn sleeper_on_the_word_is_woken() {
 #[test]
 fn unknown_page_bits_still_wake_a_sleeper() {
     assert_eq!(WakeMethod::of(0), None);
-    for wake_by in [WakeMethod::Event, WakeMethod::Word, WakeMethod::Both] {
-        assert_eq!(WakeMethod::of(wake_by.bits()), Some(wake_by));
+    for wake_method in [WakeMethod::Event, WakeMethod::Word, WakeMethod::Both] {
+        assert_eq!(WakeMethod::of(wake_method.bits()), Some(wake_method));
     }
     assert_eq!(WakeMethod::of(4), Some(WakeMethod::Event));
     assert_eq!(WakeMethod::of(u32::MAX), Some(WakeMethod::Both));

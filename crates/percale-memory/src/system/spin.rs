@@ -46,7 +46,7 @@
 //! # Threads that poll
 //! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the
 //! message for which it polls may come from a process that waits for this processor. So reads that find nothing are
-//! counted ([`EmptyPolls`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock.
+//! counted ([`EmptyReads`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock.
 //! It does so after `READS` looks without a result or, if the thread is crowded, from the second such read on. (A
 //! client that reads until the queue is empty always has one read without a result after a message, although it does
 //! not wait.) Late yields make the thread crowded, and prompt yields end that state, as above. Many clients yield by
@@ -101,7 +101,7 @@ thread_local! {
     /// Whether the thread has done other work since then. See [`begins`].
     static ELSEWHERE: Cell<bool> = const { Cell::new(false) };
     /// The reads without a result of this thread from queues to which several endpoints report.
-    static EMPTY_READS: Cell<EmptyPolls> = const { Cell::new(EmptyPolls::NONE) };
+    static EMPTY_READS: Cell<EmptyReads> = const { Cell::new(EmptyReads::NONE) };
 }
 
 /// Returns whether other threads need the processors of this thread: its last yields let other threads run.
@@ -112,12 +112,12 @@ pub fn is_crowded() -> bool {
 
 /// A number of consecutive reads that found nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct EmptyPolls {
+pub struct EmptyReads {
     reads: u32,
     looks: u32,
 }
 
-impl EmptyPolls {
+impl EmptyReads {
     /// No reads so far.
     pub const NONE: Self = Self { reads: 0, looks: 0 };
 
@@ -166,7 +166,7 @@ pub fn offer() {
 
 /// Returns whether a yield that took this long let another thread run. A yield can also take a long time because
 /// the kernel's code was not in the cache.
-fn yielded_processor(world: &mut impl World, took: Duration) -> bool {
+fn another_thread_ran(world: &mut impl World, took: Duration) -> bool {
     took >= LATE && !ALONE.get() && world.lost_processor()
 }
 
@@ -174,7 +174,7 @@ fn offer_in(world: &mut impl World) {
     let before = world.now();
     world.yield_now();
     let after = world.now();
-    if yielded_processor(world, after.duration_since(before)) {
+    if another_thread_ran(world, after.duration_since(before)) {
         CROWDED.set(MEMORY);
     } else {
         CROWDED.set(CROWDED.get().saturating_sub(1));
@@ -195,9 +195,9 @@ pub fn assume_alone() {
 /// itself. If other threads often use the processor, it is offered sooner.
 #[inline]
 pub fn offer_when_idle() {
-    let mut empty_polls = EMPTY_READS.get();
-    let is_due = empty_polls.is_offer_due(PROGRESS_LOOKS);
-    EMPTY_READS.set(empty_polls);
+    let mut empty_reads = EMPTY_READS.get();
+    let is_due = empty_reads.is_offer_due(PROGRESS_LOOKS);
+    EMPTY_READS.set(empty_reads);
     if is_due {
         offer();
     }
@@ -206,7 +206,7 @@ pub fn offer_when_idle() {
 /// Records that a read found something, which restarts the count of reads that find nothing.
 #[inline]
 pub fn found() {
-    EMPTY_READS.set(EmptyPolls::NONE);
+    EMPTY_READS.set(EmptyReads::NONE);
 }
 
 /// The number of looks that a round of progress counts as.
@@ -306,7 +306,7 @@ impl SpinBudget {
         }
         world.yield_now();
         let took = world.now().duration_since(before);
-        if yielded_processor(world, took) {
+        if another_thread_ran(world, took) {
             self.lates += 1;
             CROWDED.set(MEMORY);
         } else {
@@ -488,37 +488,37 @@ mod tests {
     #[test]
     fn polling_thread_offers_its_processor_after_many_empty_polls() {
         CROWDED.set(0);
-        let mut empty_polls = EmptyPolls::NONE;
+        let mut empty_reads = EmptyReads::NONE;
         for _ in 0..3 {
             for _ in 0..READS / 4 - 1 {
-                assert!(!empty_polls.is_offer_due(4));
+                assert!(!empty_reads.is_offer_due(4));
             }
-            assert!(empty_polls.is_offer_due(4));
+            assert!(empty_reads.is_offer_due(4));
         }
     }
 
     #[test]
     fn crowded_polling_thread_offers_from_the_second_empty_read() {
         CROWDED.set(MEMORY);
-        let mut empty_polls = EmptyPolls::NONE;
-        assert!(!empty_polls.is_offer_due(16), "the first empty read may follow a read of data");
-        assert!(empty_polls.is_offer_due(16));
-        assert!(empty_polls.is_offer_due(16));
+        let mut empty_reads = EmptyReads::NONE;
+        assert!(!empty_reads.is_offer_due(16), "the first empty read may follow a read of data");
+        assert!(empty_reads.is_offer_due(16));
+        assert!(empty_reads.is_offer_due(16));
         CROWDED.set(0);
-        assert!(!empty_polls.is_offer_due(16), "the other threads are gone");
+        assert!(!empty_reads.is_offer_due(16), "the other threads are gone");
     }
 
     #[test]
     fn crowded_thread_that_yields_itself_offers_rarely() {
         CROWDED.set(0);
-        let mut empty_polls = EmptyPolls::NONE;
+        let mut empty_reads = EmptyReads::NONE;
         let mut offers = |elsewhere: Duration| {
             let mut offers = 0;
             for _ in 0..READS {
                 let mut world = Fake::new(LATE);
                 offer_in(&mut world);
                 begins_at(world.now + elsewhere);
-                offers += u32::from(empty_polls.is_offer_due(4));
+                offers += u32::from(empty_reads.is_offer_due(4));
             }
             offers
         };

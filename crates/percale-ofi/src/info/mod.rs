@@ -137,10 +137,10 @@ fn list(matching: &[Attributes], places: &[InterfaceAddresses], hints: &Hints) -
 
 /// Logs why there is no result. Only the first time is a warning, because programs call fi_getinfo repeatedly.
 fn log_refusal(why: &str) {
-    static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    static LOGGED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let is_new = {
-        let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.get_or_insert_default().insert(why.to_owned())
+        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.get_or_insert_default().insert(why.to_owned())
     };
     if is_new || cfg!(test) {
         log::warning!(FI_LOG_FABRIC, "getinfo: no match: {why}");

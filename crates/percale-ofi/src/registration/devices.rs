@@ -35,21 +35,21 @@ pub(crate) fn of(iface: u32, number: u64, flags: u64, memory: &Pieces) -> Result
     if iface == FI_HMEM_SYSTEM {
         return Ok(None); // The device (HMEM-008) and the flags have no meaning then.
     }
-    let reported = |error: DeviceError| {
+    let log_error = |error: DeviceError| {
         log::warning!(FI_LOG_MR, "fi_mr_regattr: {error}");
         error.errno()
     };
     // Host memory that the device's interface allocated belongs to no device (HMEM-015).
     let host = flags & FI_HMEM_HOST_ALLOC != 0;
-    let device = device(iface, if host { 0 } else { number }).map_err(reported)?;
-    let Pieces::Some(pieces) = memory else { return if host { Ok(None) } else { Err(reported(DeviceError::Mixed)) } };
+    let device = device(iface, if host { 0 } else { number }).map_err(log_error)?;
+    let Pieces::Some(pieces) = memory else { return if host { Ok(None) } else { Err(log_error(DeviceError::Mixed)) } };
     let filled = || pieces.iter().filter(|piece| !piece.is_empty());
-    let find = |piece: &Segment| Device::of(device.interface(), *piece).map_err(reported);
+    let find = |piece: &Segment| Device::of(device.interface(), *piece).map_err(log_error);
     let mut found = filled().map(find).collect::<Result<Vec<_>, _>>()?;
     found.dedup();
     match found[..] {
         [None] if flags & FI_HMEM_DEVICE_ONLY == 0 => Ok(None),
         [Some(of)] if !host && of == device => Ok(Some(device)),
-        _ => Err(reported(DeviceError::Mixed)),
+        _ => Err(log_error(DeviceError::Mixed)),
     }
 }

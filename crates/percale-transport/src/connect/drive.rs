@@ -509,11 +509,11 @@ impl Reactor {
         let SetupRole::Initiator(attempt) = &mut setup.side else { return SetupOutcome::Drop };
         attempt.asks = false;
         // Either another endpoint answers now, or the connection has ended.
-        let (Some(held), Some((asking, requested))) = (knowledge.held, nonces) else {
+        let (Some(held), Some((asking, queried))) = (knowledge.held, nonces) else {
             return SetupOutcome::Again { pause: true };
         };
         let holds =
-            verdict.ruling == Ruling::Known && verdict.token == proof_of_holding(&held.token, &asking, &requested);
+            verdict.ruling == Ruling::Known && verdict.token == proof_of_holding(&held.token, &asking, &queried);
         match arbiter::handle_query_answer(held.address_status, holds, at.0) {
             QueryDecision::Aliased => {
                 if let Some(owner) = self.endpoints.get_mut(&setup.endpoint)

@@ -101,10 +101,10 @@ fn reflected_proof_is_rejected() {
 fn caller_receives_descriptor_shortage_with_and_without_key() {
     for key in [None, Some("k")] {
         let [mut a, b] = pair([key; 2]);
-        let mut text = b.no_descriptors();
+        let mut bytes = b.no_descriptors();
         let mut last = Ok(None);
         while a.wants() > 0 && last == Ok(None) {
-            let next: Vec<u8> = text.drain(..a.wants()).collect();
+            let next: Vec<u8> = bytes.drain(..a.wants()).collect();
             last = a.feed(&next);
         }
         match last {

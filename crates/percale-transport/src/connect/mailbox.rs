@@ -162,7 +162,7 @@ pub enum ServiceNotice {
     },
     /// A call from an unknown client was rejected. If the owner does not read the notices, only the latest few are
     /// kept.
-    TurnedAway {
+    CallRejected {
         /// The address from which the client called.
         from: SocketAddr,
         /// The reason.
@@ -170,7 +170,7 @@ pub enum ServiceNotice {
     },
 }
 
-/// The maximum number of [`ServiceNotice::TurnedAway`] notices in an unread mailbox.
+/// The maximum number of [`ServiceNotice::CallRejected`] notices in an unread mailbox.
 const STRANGERS: usize = 64;
 
 /// The notices for one endpoint.
@@ -239,8 +239,8 @@ impl Mailbox {
     pub fn post(&self, notice: ServiceNotice) {
         {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(notice, ServiceNotice::TurnedAway { .. }) {
-                let strangers = |old: &ServiceNotice| matches!(old, ServiceNotice::TurnedAway { .. });
+            if matches!(notice, ServiceNotice::CallRejected { .. }) {
+                let strangers = |old: &ServiceNotice| matches!(old, ServiceNotice::CallRejected { .. });
                 if queue.iter().filter(|old| strangers(old)).count() >= STRANGERS
                     && let Some(oldest) = queue.iter().position(strangers)
                 {

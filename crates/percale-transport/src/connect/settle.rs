@@ -188,7 +188,7 @@ impl Reactor {
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
         {
             later!(warn: from = %setup.remote, %error, "rejected a connection");
-            owner.post(ServiceNotice::TurnedAway { from: setup.remote, error });
+            owner.post(ServiceNotice::CallRejected { from: setup.remote, error });
         }
     }
 

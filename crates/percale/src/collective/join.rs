@@ -198,7 +198,7 @@ impl Joins {
     /// Handles a peer's message about a list. Returns false if it is invalid, or if there are too many lists that this
     /// member has never joined.
     #[must_use]
-    pub(crate) fn receive_notice(&mut self, list: u64, from: ConnectionId, said: Join) -> bool {
+    pub(crate) fn receive_join(&mut self, list: u64, from: ConnectionId, said: Join) -> bool {
         let Some(edge) = self.edges.entry(from).or_default().received(list) else { return false };
         let under_way = self.lines.get(&list).and_then(VecDeque::front);
         match said {

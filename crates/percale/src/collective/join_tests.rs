@@ -157,10 +157,7 @@ impl World {
         let Some(message) = self.members[to].arriving.get_mut(&from).and_then(VecDeque::pop_front) else { return };
         match message {
             Message::Said(said) => {
-                assert!(
-                    self.members[to].joins.receive_notice(LIST, from as ConnectionId, said),
-                    "{said:?} was rejected"
-                );
+                assert!(self.members[to].joins.receive_join(LIST, from as ConnectionId, said), "{said:?} was rejected");
                 self.act(to);
             }
             Message::Break(tag) => _ = self.broken.entry(tag).or_default().insert(to),
@@ -316,15 +313,15 @@ fn no_join_message_is_sent_to_a_lost_member() {
 /// Requirements: FLT-008.
 #[test]
 fn invalid_join_messages_are_rejected() {
-    let receive_notice = |said: &[Join]| {
+    let receive_join = |said: &[Join]| {
         let mut joins = Joins::default();
         joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, and member 3 is below it.
-        let last = said.iter().map(|said| joins.receive_notice(LIST, 0, *said)).last();
+        let last = said.iter().map(|said| joins.receive_join(LIST, 0, *said)).last();
         (last, joins.deeds.iter().any(|join_action| matches!(join_action, JoinAction::Agreed { .. })))
     };
     let failed = |number| Join::Failed { number, error: 104 };
-    assert_eq!(receive_notice(&[Join::Ready(1)]), (Some(true), false));
-    assert_eq!(receive_notice(&[failed(1)]), (Some(true), false));
+    assert_eq!(receive_join(&[Join::Ready(1)]), (Some(true), false));
+    assert_eq!(receive_join(&[failed(1)]), (Some(true), false));
     for said in [
         &[Join::Agreed(1)][..], // Member 3 has not joined.
         &[Join::Ready(2)],
@@ -334,7 +331,7 @@ fn invalid_join_messages_are_rejected() {
         &[failed(2), Join::Ready(2)],
         &[failed(1), Join::Agreed(1)],
     ] {
-        assert_eq!(receive_notice(said), (Some(false), false), "{said:?}");
+        assert_eq!(receive_join(said), (Some(false), false), "{said:?}");
     }
 }
 
@@ -345,20 +342,17 @@ fn invalid_join_messages_are_rejected() {
 fn unknown_lists_are_bounded_per_peer() {
     let mut joins = Joins::default();
     let failed = Join::Failed { number: 1, error: 0 };
-    let received = (0..u64::MAX).take_while(|list| joins.receive_notice(*list, 1, failed)).count();
+    let received = (0..u64::MAX).take_while(|list| joins.receive_join(*list, 1, failed)).count();
     assert_eq!(received, 1 << 14);
-    assert!(
-        joins.receive_notice(0, 1, Join::Failed { number: 2, error: 0 }),
-        "a message about a known list is accepted"
-    );
-    assert!(joins.receive_notice(u64::MAX, 2, failed), "the limit is separate for each peer");
+    assert!(joins.receive_join(0, 1, Join::Failed { number: 2, error: 0 }), "a message about a known list is accepted");
+    assert!(joins.receive_join(u64::MAX, 2, failed), "the limit is separate for each peer");
     // Each list that is joined makes room for another one.
     (0..3).for_each(|list| joins.join(list, list, 0, &[0, 1], 0));
     joins.join(0, 3, 0, &[0, 1], 0);
-    let more = (1 << 20..u64::MAX).take_while(|list| joins.receive_notice(*list, 1, failed)).count();
+    let more = (1 << 20..u64::MAX).take_while(|list| joins.receive_join(*list, 1, failed)).count();
     assert_eq!(more, 3);
     joins.gone(1, ErrorCode::PeerDied, "killed");
-    assert!(joins.receive_notice(u64::MAX, 1, failed), "the count is reset for a new peer");
+    assert!(joins.receive_join(u64::MAX, 1, failed), "the count is reset for a new peer");
 }
 
 /// A member that tries a thousand times is paired with a member that tries for the second time.

@@ -130,7 +130,7 @@ impl<R: Registrar> Builder<R> {
             opened => opened?,
         };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
-        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.requested());
+        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.queried_uffd());
         Ok(Cache(Arc::new(Shared {
             entries: Entries::new(limits.count).map_err(no_memory)?,
             front: Front::new(limits.count).map_err(no_memory)?,

@@ -17,8 +17,8 @@
 //!
 //! The kernel may reject the fence because of a seccomp filter that the program installed after the cache was opened.
 //! Then the cache waits until each lane has held the table's lock once, which also acts as a fence for that lane, and
-//! keeps no new registrations until then ([`Grace::needs_fence`]). If a lane is no longer used, removed registrations
-//! stay pinned until that lane is dropped.
+//! keeps no new registrations until then ([`Grace::waits_for_fence`]). If a lane is no longer used, removed
+//! registrations stay pinned until that lane is dropped.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ impl Grace {
     }
 
     /// Returns whether entries wait for lanes because the kernel rejects the fence.
-    pub(crate) fn needs_fence(&self) -> bool {
+    pub(crate) fn waits_for_fence(&self) -> bool {
         self.waiting == Waiting::ForFence
     }
 

@@ -194,7 +194,7 @@ impl<P> Table<P> {
 
     /// Returns an error if a registration of this range would not be kept even if the cache were empty.
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
-        if self.limits.count == 0 || self.grace.needs_fence() {
+        if self.limits.count == 0 || self.grace.waits_for_fence() {
             Err(Refusal::NotCaching)
         } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
             // An entry cannot represent such an end, and the kernel maps nothing there.
@@ -297,7 +297,7 @@ impl<P> Table<P> {
     /// a batch, not for each entry.
     fn has_waited(&self) -> bool {
         let (count, bytes) = self.waiting();
-        self.grace.needs_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
+        self.grace.waits_for_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
     /// Makes a copy of entry `number` for this page, and returns the place of the copy, if there is room. Copies of

@@ -41,11 +41,11 @@ pub(crate) struct Journal {
     /// reports are not complete.
     waits: bool,
     /// The userfaultfd that hits must query first, if there is one.
-    requested: Option<BorrowedFd<'static>>,
+    queried_uffd: Option<BorrowedFd<'static>>,
     /// The number of processed records, plus one; 0 in a forked child.
     seen: ForkWipedWord,
     /// The word of `seen`. If hits must make a system call first, a word that is always 0.
-    position: &'static AtomicU64,
+    seen_by_hits: &'static AtomicU64,
 }
 
 /// The result of processing the reported changes.
@@ -65,11 +65,18 @@ impl Journal {
     pub(crate) fn new(
         page: Option<&'static JournalPage>,
         waits: bool,
-        requested: Option<BorrowedFd<'static>>,
+        queried_uffd: Option<BorrowedFd<'static>>,
     ) -> std::io::Result<Self> {
         let seen = ForkWipedWord::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
-        let position = if requested.is_some() { zero_word() } else { seen.word() };
-        Ok(Self { page: page.unwrap_or_else(silent), reported: page.is_some(), waits, requested, seen, position })
+        let seen_by_hits = if queried_uffd.is_some() { zero_word() } else { seen.word() };
+        Ok(Self {
+            page: page.unwrap_or_else(silent),
+            reported: page.is_some(),
+            waits,
+            queried_uffd,
+            seen,
+            seen_by_hits,
+        })
     }
 
     /// Returns whether this process is a forked child of the process that made the journal.
@@ -83,14 +90,14 @@ impl Journal {
     /// small in comparison. With all others, hits need no branch.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
-        self.position.load(Ordering::Acquire)
+        self.seen_by_hits.load(Ordering::Acquire)
     }
 
     /// Like [`Self::seen`], but for monitors that need a system call first: returns 0 while a change is under way that
     /// has not been read. `None` for other monitors, for which [`Self::seen`] is sufficient.
     #[inline]
     pub(crate) fn seen_by_call(&self) -> Option<u64> {
-        self.requested.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
+        self.queried_uffd.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
     /// Returns whether a change is under way that has not been read. Also returns true if the kernel cannot answer:
@@ -99,8 +106,8 @@ impl Journal {
     #[inline]
     fn changing(&self) -> bool {
         use unread_changes::{UnreadChanges, ask};
-        let Some(requested) = self.requested else { return false };
-        let answer = ask(requested);
+        let Some(queried_uffd) = self.queried_uffd else { return false };
+        let answer = ask(queried_uffd);
         // Later loads of the journal are not performed before the system call has returned: a system call does not
         // order loads by itself.
         fence(Ordering::Acquire);
@@ -116,7 +123,7 @@ impl Journal {
 
     #[cfg(loom)]
     fn changing(&self) -> bool {
-        self.requested.is_some()
+        self.queried_uffd.is_some()
     }
 
     /// Returns whether no change was reported since `seen`. Called after a look-up that found its entry.

@@ -210,7 +210,7 @@ pub(crate) trait MonitorBackend: fmt::Debug + Send + Sync {
     }
 
     /// Returns the userfaultfd that hits query for a change that is under way and not yet reported in the page.
-    fn requested(&self) -> Option<BorrowedFd<'static>> {
+    fn queried_uffd(&self) -> Option<BorrowedFd<'static>> {
         None
     }
 

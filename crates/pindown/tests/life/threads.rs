@@ -278,7 +278,7 @@ fn unmapped_thread_stack_is_registered_again() {
     const LARGE: usize = 64 << 20;
     let mut places = std::collections::HashMap::new();
     for round in 0..16_u8 {
-        let (ready, reported) = std::sync::mpsc::channel();
+        let (ready, receiver) = std::sync::mpsc::channel();
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().stack_size(if round < 8 { LARGE } else { 256 << 10 });
         let thread = thread.spawn(move || {
@@ -289,7 +289,7 @@ fn unmapped_thread_stack_is_registered_again() {
             std::hint::black_box(&here);
         });
         let thread = thread.expect("a thread");
-        let at = reported.recv().expect("the address in the thread's stack");
+        let at = receiver.recv().expect("the address in the thread's stack");
         assert!(world.send(at, 4 * PAGE) == pattern(4 * PAGE, round), "stale: thread {round}");
         go.send(()).expect("the thread waits");
         thread.join().expect("the thread ends");

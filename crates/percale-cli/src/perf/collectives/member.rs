@@ -50,7 +50,7 @@ pub(super) struct MemberJob {
 }
 
 /// The number of polls between two readings of the clock.
-const POLL_INTERVAL: u32 = 4096;
+const CLOCK_INTERVAL: u32 = 4096;
 
 const CONTEXT: u64 = 7;
 
@@ -196,7 +196,7 @@ impl Member<'_> {
             if self.crowded {
                 std::thread::yield_now();
             }
-            if polls.is_multiple_of(POLL_INTERVAL) {
+            if polls.is_multiple_of(CLOCK_INTERVAL) {
                 // Other processes may need the processor.
                 std::thread::yield_now();
                 if since.get_or_insert_with(Instant::now).elapsed() > JOB_TIMEOUT {

@@ -12,7 +12,7 @@ use pindown::{Cache, Handle, Waited};
 use super::bench::{self, RegistrationBench, RegistrationMemory};
 use super::lines::{DeregistrationMethod, Figures, RegistrationLine};
 use crate::failure::Failure;
-use crate::fixed_buffers::{ACCESS, BufferTransfer as Direction, FixedBuffers};
+use crate::fixed_buffers::{ACCESS, BufferDirection as Direction, FixedBuffers};
 use crate::perf::monitors::IMPORTED;
 use crate::perf::processors;
 use crate::statistics::Samples;

@@ -29,8 +29,8 @@ const PASSES: usize = 8;
 
 pub(super) fn measure(bench: &RegistrationBench, time: Duration) -> io::Result<Vec<RegistrationLine>> {
     let page = pindown::page_size() as usize;
-    let requested = if bench.monitor.starts_with("userfaultfd") { Some(UserfaultfdProbe::new()?) } else { None };
-    let passes = if requested.is_some() { 1 } else { PASSES };
+    let probe = if bench.monitor.starts_with("userfaultfd") { Some(UserfaultfdProbe::new()?) } else { None };
+    let passes = if probe.is_some() { 1 } else { PASSES };
     let mut lines = Vec::new();
     for entries in ENTRIES {
         let memory = bench.memory(page * APART as usize * entries as usize)?;
@@ -60,8 +60,8 @@ pub(super) fn measure(bench: &RegistrationBench, time: Duration) -> io::Result<V
                 let (lane, ranges) = (cache.lane(), &ranges);
                 move || round(&lane, ranges, passes)
             })?);
-            if let Some(requested) = &requested {
-                let ask = || Ok(per_call(LOOK_UPS, || requested.ask()));
+            if let Some(probe) = &probe {
+                let ask = || Ok(per_call(LOOK_UPS, || probe.ask()));
                 ioctl_alone.push(ask()?);
                 ioctl_together.push(by_two(|| ask)?);
             }

@@ -11,7 +11,7 @@ use pindown::{Range, Registrar};
 
 use super::bench::{self, RegistrationBench, RegistrationMemory};
 use super::lines::{Figures, RegistrationLine};
-use crate::fixed_buffers::{ACCESS, BufferTransfer};
+use crate::fixed_buffers::{ACCESS, BufferDirection};
 use crate::statistics::Samples;
 
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ impl Transfers<'_> {
     #[inline]
     fn receive(&self, side: Side) -> io::Result<()> {
         let Self { bench: RegistrationBench { device, lane, .. }, range, .. } = self;
-        let transfer = |slot| device.transfer(slot, *range, BufferTransfer::FromFile, self.source.as_fd());
+        let transfer = |slot| device.transfer(slot, *range, BufferDirection::FromFile, self.source.as_fd());
         match side {
             Side::InAdvance => transfer(self.slot),
             Side::EachTime => {

@@ -29,7 +29,7 @@ pub(super) const AHEAD: u64 = 128;
 const PLACES: u64 = 2 * AHEAD;
 
 /// The number of turns of a wait between two readings of the clock.
-const POLL_INTERVAL: u32 = 1024;
+const CLOCK_INTERVAL: u32 = 1024;
 
 /// The context of a receive.
 const RECEIVED: u64 = 1;
@@ -185,15 +185,15 @@ impl Waits {
             if self.yielding {
                 thread::yield_now();
             }
-            if turns.is_multiple_of(POLL_INTERVAL) {
-                self.poll_once(since.get_or_insert_with(Instant::now))?;
+            if turns.is_multiple_of(CLOCK_INTERVAL) {
+                self.check_progress(since.get_or_insert_with(Instant::now))?;
             }
         }
         Ok(())
     }
 
     #[cold]
-    fn poll_once(&self, since: &Instant) -> Result<()> {
+    fn check_progress(&self, since: &Instant) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) {
             return Err(Failure::PeerEnded);
         }

@@ -69,9 +69,9 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
 /// Fails with `BrokenPipe` if no process has the other end open. In this case the parent ended before the parent-death
 /// signal of this process was set.
 fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
-    let mut requested = [PollFd::new(pipe, PollFlags::empty())];
-    poll(&mut requested, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    if requested[0].revents().contains(PollFlags::ERR) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    let mut descriptors = [PollFd::new(pipe, PollFlags::empty())];
+    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    if descriptors[0].revents().contains(PollFlags::ERR) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
 }
 
 /// Returns the open descriptors.

@@ -27,7 +27,7 @@ impl Fabrics {
             let (windows, reuse, timeout) = (devices.windows, u8::from(devices.reuse), devices.timeout);
             let (reads, inline) = (devices.reads, devices.inline);
             // Each device is created before it is reset, because it may not exist.
-            double::send_line(&format!(
+            double::execute_commands(&format!(
                 "device double{number}; reset double{number}; device double{number} windows={windows} reuse={reuse} \
                  timeout={timeout} max_qp_rd_atom={reads} max_inline_data={inline}"
             ));
@@ -36,11 +36,11 @@ impl Fabrics {
         let own = (0..fabrics).map(|number| {
             // A fabric opens the first device whose port is up.
             let second = u8::from(devices.both && number % DEVICES == 1);
-            double::send_line(&format!("device double0 up={}", 1 - second));
+            double::execute_commands(&format!("device double0 up={}", 1 - second));
             discover()
         });
         let own = own.collect();
-        double::send_line("device double0 up=1");
+        double::execute_commands("device double0 up=1");
         Self { own }
     }
 
@@ -111,13 +111,13 @@ impl World {
             DeviceStep::Fatal => format!("event {name} fatal"),
         };
         // The named queue may not exist.
-        double::send_line(&command);
+        double::execute_commands(&command);
     }
 
     /// Ends the effects of all device events, so that outstanding operations end.
     pub(super) fn calm_devices(&self) {
         if self.settings.devices.is_some() {
-            (0..DEVICES).for_each(|number| _ = double::send_line(&format!("calm double{number}")));
+            (0..DEVICES).for_each(|number| _ = double::execute_commands(&format!("calm double{number}")));
         }
     }
 }

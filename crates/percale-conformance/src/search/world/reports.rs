@@ -52,9 +52,9 @@ impl World {
         let mut entries = [Entry::default(); 16];
         let count = count.clamp(1, 16);
         match on!(port, endpoint => endpoint.poll(&mut entries[..count])) {
-            Ok(count) => entries[..count].iter().try_for_each(|entry| self.reported(Some(at), Ok(entry))),
+            Ok(count) => entries[..count].iter().try_for_each(|entry| self.handle_report(Some(at), Ok(entry))),
             Err(_) => match on!(port, endpoint => endpoint.read_error()) {
-                Some(error) => self.reported(Some(at), Err(&error)),
+                Some(error) => self.handle_report(Some(at), Err(&error)),
                 None => Err(Fault::new("no error", "a poll reported an error entry, but none exists")),
             },
         }
@@ -65,16 +65,16 @@ impl World {
         let mut entries = [Entry::default(); 16];
         let count = count.clamp(1, 16);
         match queue.read(&mut entries[..count]) {
-            Ok(count) => entries[..count].iter().try_for_each(|entry| self.reported(None, Ok(entry))),
+            Ok(count) => entries[..count].iter().try_for_each(|entry| self.handle_report(None, Ok(entry))),
             Err(_) => match queue.read_error() {
-                Some(error) => self.reported(None, Err(&error)),
+                Some(error) => self.handle_report(None, Err(&error)),
                 None => Err(Fault::new("no error", "a read reported an error entry, but none exists")),
             },
         }
     }
 
     /// Handles a report of an endpoint, or of a queue that several endpoints use.
-    fn reported(&mut self, at: Option<usize>, report: Result<&Entry, &ErrorEntry>) -> Verdict {
+    fn handle_report(&mut self, at: Option<usize>, report: Result<&Entry, &ErrorEntry>) -> Verdict {
         self.results += 1;
         let entry = report.map_or_else(|error| error.entry, |entry| *entry);
         let id = entry.context;

@@ -184,14 +184,14 @@ impl<A: Open> Worker<A> {
     /// Installs a handler for SIGUSR1 that writes the position of the main thread and ends the process. The supervisor
     /// sends this signal to workers that hang.
     pub(super) fn tell_where() {
-        extern "C" fn send_line(_: libc::c_int) {
+        extern "C" fn print_backtrace(_: libc::c_int) {
             eprintln!("does not respond; backtrace:\n{}", std::backtrace::Backtrace::force_capture());
             // SAFETY: the call ends only this process.
             unsafe { libc::_exit(9) };
         }
         // SAFETY: all fields of this structure may be zero.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = send_line as *const () as usize;
+        action.sa_sigaction = print_backtrace as *const () as usize;
         // SAFETY: the handler ends the process, regardless of the code that it interrupts.
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
     }

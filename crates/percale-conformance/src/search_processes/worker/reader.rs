@@ -29,7 +29,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn start(queue: &CompletionQueue) -> Self {
-        let ((send_line, results), stop, queue) = (channel(), Arc::new(AtomicBool::new(false)), queue.clone());
+        let ((sender, results), stop, queue) = (channel(), Arc::new(AtomicBool::new(false)), queue.clone());
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut entries = [Entry::default(); 16];
@@ -38,7 +38,7 @@ impl Reader {
                     Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect(),
                     Err(_) => queue.read_error().into_iter().map(Err).collect(),
                 };
-                found.into_iter().for_each(|result| drop(send_line.send(result)));
+                found.into_iter().for_each(|result| drop(sender.send(result)));
             }
         });
         Self { results, stop, thread }

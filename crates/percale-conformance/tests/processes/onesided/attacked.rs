@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use percale::{Access, Buffer, ErrorCode, PeerAddress, Region};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -151,8 +151,8 @@ impl Owner {
     /// Closes regions that one peer is writing, until there were enough revocations or the peer's time has elapsed.
     fn shift(&mut self, kind: &str, rounds: u64) {
         let (seed, own) = (self.random.next().to_string(), self.open.endpoint.address().to_string());
-        let reported = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_SEED", seed.as_str())];
-        let mut attacker = Helper::start("attacker", &reported);
+        let variables = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_SEED", seed.as_str())];
+        let mut attacker = Helper::start("attacker", &variables);
         let processors = stay_on(0);
         let begun = Instant::now();
         while self.seen.closed < rounds && begun.elapsed() < SHIFT {
@@ -283,7 +283,7 @@ const fn first_of(epoch: u64, count: u64) -> [u8; 8] {
 pub(crate) fn attacker() {
     stay_on(1);
     let open = open_as_told();
-    let owner = open.insert(&reported("PERCALE_PEER"));
+    let owner = open.insert(&variable("PERCALE_PEER"));
     let mut attack = Attack {
         open,
         owner,

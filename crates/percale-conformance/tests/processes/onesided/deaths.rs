@@ -8,7 +8,7 @@ use percale_conformance::long;
 use percale_conformance::measure::{ResourceCounts, descriptors, mappings};
 use percale_conformance::memory::content;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -75,9 +75,9 @@ impl Survivor {
         let ground = Ground::new(&self.open.domain, number % 4 < 2);
         let held = ground.register(&self.open.domain, key_of(number));
         let (kind, own, own_key) =
-            (reported("PERCALE_FABRIC"), self.open.endpoint.address().to_string(), number.to_string());
-        let reported = [("PERCALE_FABRIC", kind.as_str()), ("PERCALE_PEER", &own), ("PERCALE_NUMBER", &own_key)];
-        let mut victim = Helper::start("victim", &reported);
+            (variable("PERCALE_FABRIC"), self.open.endpoint.address().to_string(), number.to_string());
+        let variables = [("PERCALE_FABRIC", kind.as_str()), ("PERCALE_PEER", &own), ("PERCALE_NUMBER", &own_key)];
+        let mut victim = Helper::start("victim", &variables);
         let peer = self.open.insert(&victim.receive_line());
         let got = self.open.endpoint.read(peer, all_of(VICTIM, 8), vec![0; 8]).wait().expect("the victim's region");
         assert_eq!(got.into_vec(), content(VICTIM, GROUND)[..8]);
@@ -150,8 +150,8 @@ impl Survivor {
 /// The role of the victim: registers a region and, on request, accesses the survivor's region without end.
 pub(crate) fn victim() {
     let open = open_as_told();
-    let survivor = open.insert(&reported("PERCALE_PEER"));
-    let number: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
+    let survivor = open.insert(&variable("PERCALE_PEER"));
+    let number: u64 = variable("PERCALE_NUMBER").parse().expect("a number");
     // With ordinary memory, local peers execute reads and writes directly, but not atomic operations.
     let mut memory = Buffer::from(content(VICTIM, GROUND));
     if number % 4 == 1 {

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 
 use super::ground::{GROUND, Ground, key_of};
@@ -24,8 +24,8 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     let held = ground.register(&open.domain, key_of(1));
     let masked = format!("{}", address ^ MASK);
     let own = open.endpoint.address().to_string();
-    let reported = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_MASKED", masked.as_str())];
-    let mut curious = Helper::start("curious", &reported);
+    let variables = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_MASKED", masked.as_str())];
+    let mut curious = Helper::start("curious", &variables);
     let deadline = Deadline::new("the peer has searched its memory");
     let word = loop {
         if let Some(word) = curious.try_receive_line() {
@@ -50,7 +50,7 @@ const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 /// owner's memory the peer has.
 pub(crate) fn curious() {
     let open = open_as_told();
-    let owner = open.insert(&reported("PERCALE_PEER"));
+    let owner = open.insert(&variable("PERCALE_PEER"));
     let all = all_of(key_of(1), GROUND as u64);
     for (number, len) in (1..).zip([8, 2000, 20_000, GROUND as u64]) {
         let bytes = content(number, len as usize);
@@ -60,7 +60,7 @@ pub(crate) fn curious() {
     }
     let before: u64 = open.endpoint.fetch_add(owner, all.slice(0..8), 1_u64).wait().expect("an atomic operation");
     assert_eq!(before.to_le_bytes(), content(4, GROUND)[..8]);
-    let masked: u64 = reported("PERCALE_MASKED").parse().expect("a number");
+    let masked: u64 = variable("PERCALE_MASKED").parse().expect("a number");
     print_line(&format!("{} {}", arenas(), words_like(&open, masked)));
     drop(ask());
 }

@@ -35,7 +35,7 @@ use percale::domain::DomainBuilder;
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::{Access, ErrorCode, RemoteMemory, Trust};
 use percale_conformance::peers::{Open, open};
-use percale_conformance::process::{ask, print_line, reported};
+use percale_conformance::process::{ask, print_line, variable};
 
 pub(crate) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
@@ -57,7 +57,7 @@ pub(crate) fn open_kind(kind: &str, adjust: impl FnOnce(DomainBuilder) -> Domain
 
 /// Opens the endpoint of a helper.
 pub(crate) fn open_as_told() -> Open {
-    open_kind(&reported("PERCALE_FABRIC"), |domain| domain)
+    open_kind(&variable("PERCALE_FABRIC"), |domain| domain)
 }
 
 /// Returns the code of an operation's error.
@@ -113,12 +113,12 @@ pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {
     pub(crate) fn new() -> Self {
-        let (received, lines) = channel();
+        let (sender, lines) = channel();
         // After the last line the test may have exited, which `ask` would treat as a failure.
         let listen = move || {
             while {
                 let line = ask();
-                line != "end" && received.send(line).is_ok()
+                line != "end" && sender.send(line).is_ok()
             } {}
         };
         std::thread::spawn(listen);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use percale::{Access, ErrorCode, PeerAddress, Region};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -53,8 +53,9 @@ impl Owner {
 
     pub(super) fn writer(&self, kind: &str) -> Helper {
         let seed = seed().to_string();
-        let reported = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", self.own.as_str()), ("PERCALE_SEED", seed.as_str())];
-        Helper::start("writer", &reported)
+        let variables =
+            [("PERCALE_FABRIC", kind), ("PERCALE_PEER", self.own.as_str()), ("PERCALE_SEED", seed.as_str())];
+        Helper::start("writer", &variables)
     }
 
     pub(super) fn post(&mut self, epoch: u64) {
@@ -148,7 +149,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
 /// continues with the next epoch.
 pub(crate) fn writer() {
     let open = open_as_told();
-    let owner = open.insert(&reported("PERCALE_PEER"));
+    let owner = open.insert(&variable("PERCALE_PEER"));
     let mut random = Random::new(seed());
     let (mut epoch, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
     loop {

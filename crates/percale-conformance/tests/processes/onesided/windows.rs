@@ -11,7 +11,7 @@ use percale::memory::window::WindowError;
 use percale::{Access, Bind, Buffer, ErrorCode, PeerAddress, Region, Window, WindowAccess, WindowType};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -88,14 +88,14 @@ impl<'k> Run<'k> {
         // The upper half of the keys of all windows. The lower halves are on the board.
         let upper = (self.all.key() >> 32).to_string();
         let (seed, place) = (seed().to_string(), place.to_string());
-        let reported = [
+        let variables = [
             ("PERCALE_FABRIC", self.kind),
             ("PERCALE_PEER", self.own.as_str()),
             ("PERCALE_SEED", seed.as_str()),
             ("PERCALE_PLACE", place.as_str()),
             ("PERCALE_UPPER", upper.as_str()),
         ];
-        let mut helper = Helper::start("window-writer", &reported);
+        let mut helper = Helper::start("window-writer", &variables);
         let address = self.open.insert(&helper.receive_line());
         let window = self.open.domain.window(WindowType::TwoB).expect("a window");
         Writer { helper, address, window, since: Instant::now() }
@@ -275,9 +275,9 @@ const LOWER: u64 = 0xFFFF_FFFF;
 pub(crate) fn window_writer() {
     let open = open_as_told();
     open.say_address();
-    let owner = open.insert(&reported("PERCALE_PEER"));
-    let place: u64 = reported("PERCALE_PLACE").parse().expect("a number");
-    let upper = reported("PERCALE_UPPER").parse::<u64>().expect("a number") << 32;
+    let owner = open.insert(&variable("PERCALE_PEER"));
+    let place: u64 = variable("PERCALE_PLACE").parse().expect("a number");
+    let upper = variable("PERCALE_UPPER").parse::<u64>().expect("a number") << 32;
     let mut random = Random::new(seed() + place);
     let (mut word, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
     loop {

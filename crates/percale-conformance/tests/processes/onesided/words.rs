@@ -3,7 +3,7 @@
 use percale::{PeerAddress, RemoteMemory};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, print_line, reported};
+use percale_conformance::process::{Helper, ask, print_line, variable};
 use percale_conformance::watchdog::Watchdog;
 use std::time::Duration;
 
@@ -43,8 +43,9 @@ fn atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
     let mut others: Vec<Helper> = Vec::new();
     for (number, kind) in OTHERS.iter().enumerate() {
         let number = number.to_string();
-        let reported = [("PERCALE_FABRIC", *kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_NUMBER", number.as_str())];
-        others.push(Helper::start("adder", &reported));
+        let variables =
+            [("PERCALE_FABRIC", *kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_NUMBER", number.as_str())];
+        others.push(Helper::start("adder", &variables));
     }
     hear_all(&open, &mut others, "connected");
     others.iter_mut().for_each(|other| other.send_line("add"));
@@ -115,8 +116,8 @@ fn lock(open: &Open, target: PeerAddress) {
 /// The role of another initiator.
 pub(crate) fn adder() {
     let open = open_as_told();
-    let target = open.insert(&reported("PERCALE_PEER"));
-    let number: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
+    let target = open.insert(&variable("PERCALE_PEER"));
+    let number: u64 = variable("PERCALE_NUMBER").parse().expect("a number");
     open.endpoint.read(target, all_of(WORD, 8), vec![0; 8]).wait().expect("a read");
     print_line("connected");
     assert_eq!(ask(), "add");
@@ -126,7 +127,7 @@ pub(crate) fn adder() {
     let part = all_of(RESULTS, (number + 1) * len).slice(number * len..(number + 1) * len);
     open.endpoint.write(target, bytes, part).wait().expect("the values");
     let arenas = super::disclosed::arenas();
-    assert_eq!(arenas > 0, reported("PERCALE_FABRIC") == "shm", "only local initiators map memory");
+    assert_eq!(arenas > 0, variable("PERCALE_FABRIC") == "shm", "only local initiators map memory");
     print_line("added");
     assert_eq!(ask(), "lock");
     lock(&open, target);

@@ -129,7 +129,7 @@ impl Reactor {
         later!(error: %errno, "accept4 failed: no peer can connect to this endpoint any more");
         listeners.tcp = None;
         let (from, error) = (listeners.address, ConnectError::of_call("accept4", errno));
-        endpoint.post(ServiceNotice::TurnedAway { from, error });
+        endpoint.post(ServiceNotice::CallRejected { from, error });
     }
 
     pub(super) fn accept_tcp(&mut self, id: u64) {
@@ -144,7 +144,7 @@ impl Reactor {
                 Err(errno) => {
                     later!(warn: %errno, "getsockname failed: a connection was not accepted");
                     let error = ConnectError::of_call("getsockname", errno);
-                    endpoint.post(ServiceNotice::TurnedAway { from: remote, error });
+                    endpoint.post(ServiceNotice::CallRejected { from: remote, error });
                     continue;
                 }
             };
@@ -165,7 +165,7 @@ impl Reactor {
             later!(warn: %errno, "epoll_ctl failed: a connection was not accepted");
             if let Some(endpoint) = self.endpoints.get(&setup.endpoint) {
                 let error = ConnectError::of_call("epoll_ctl", errno);
-                endpoint.post(ServiceNotice::TurnedAway { from: setup.remote, error });
+                endpoint.post(ServiceNotice::CallRejected { from: setup.remote, error });
             }
             return;
         }

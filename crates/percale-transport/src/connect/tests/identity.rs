@@ -31,7 +31,7 @@ impl Liar {
         self.socket.write_all(&output).unwrap();
     }
 
-    fn read_token(&mut self) -> HandshakeEvent {
+    fn next_event(&mut self) -> HandshakeEvent {
         loop {
             self.flush();
             let mut bytes = vec![0; self.handshake.wants()];
@@ -43,7 +43,7 @@ impl Liar {
     }
 
     fn verdict(&mut self) -> Verdict {
-        match self.read_token() {
+        match self.next_event() {
             HandshakeEvent::Verdict(_, verdict) => verdict,
             other => panic!("{other:?}"),
         }
@@ -278,17 +278,17 @@ fn changed_hello_bytes_are_detected() {
             }
         };
         let mut passes = || -> Result<HandshakeEvent, ConnectError> {
-            let mut text = std::mem::take(a.output());
-            change(0, &mut text);
+            let mut bytes = std::mem::take(a.output());
+            change(0, &mut bytes);
             let wants = b.wants();
-            b.feed(&text[..wants])?;
-            b.feed(&text[wants..])?;
+            b.feed(&bytes[..wants])?;
+            b.feed(&bytes[wants..])?;
             b.answer_with_hello(&theirs)?;
-            let mut text = std::mem::take(b.output());
-            change(1, &mut text);
+            let mut bytes = std::mem::take(b.output());
+            change(1, &mut bytes);
             let wants = a.wants();
-            a.feed(&text[..wants])?;
-            a.feed(&text[wants..])?;
+            a.feed(&bytes[..wants])?;
+            a.feed(&bytes[wants..])?;
             let proof = std::mem::take(a.output());
             b.feed(&proof)?;
             b.answer(Verdict { ruling: Ruling::Tcp, why: RefusalReason::AnotherHost, token: [9; 16] });

@@ -47,11 +47,11 @@ fn replayed_handshake_is_rejected() {
     let hello =
         Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, called: to, ..handshake::fuzz::hello(3, true) };
     let mut handshake = Handshake::new(true, &hello, Some(AuthorizationKey::new(b"open sesame".to_vec())));
-    let (mut member, mut text) = (TcpStream::connect(to).unwrap(), Vec::new());
+    let (mut member, mut bytes) = (TcpStream::connect(to).unwrap(), Vec::new());
     let verdict = loop {
         let words = std::mem::take(handshake.output());
         member.write_all(&words).unwrap();
-        text.extend_from_slice(&words);
+        bytes.extend_from_slice(&words);
         let mut bytes = vec![0; handshake.wants()];
         member.read_exact(&mut bytes).unwrap();
         if let Some(event) = handshake.feed(&bytes).unwrap() {
@@ -61,20 +61,20 @@ fn replayed_handshake_is_rejected() {
     assert!(matches!(verdict, HandshakeEvent::Verdict(_, Verdict { ruling: Ruling::Tcp, .. })), "{verdict:?}");
     let commit = Commit { choice: ConnectionChoice::Tcp, why: RefusalReason::ShmNotAllowed, errno: 0 };
     member.write_all(commit.to_bytes().as_bytes()).unwrap();
-    text.extend_from_slice(commit.to_bytes().as_bytes());
+    bytes.extend_from_slice(commit.to_bytes().as_bytes());
     let at_b = b.up();
     assert_eq!(at_b.identity.incarnation, hello.incarnation);
     // Replays are rejected while the connection exists and after it has ended, although the messages were valid when
     // they were recorded.
     let play_back = || {
         let mut stranger = TcpStream::connect(to).unwrap();
-        stranger.write_all(&text).unwrap();
+        stranger.write_all(&bytes).unwrap();
         let refused = b.error();
         assert_eq!(refused, ConnectError::Authorization);
         stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         // The acceptor closes the connection, and sends nothing except its part of the handshake.
-        let mut reported = Vec::new();
-        match stranger.read_to_end(&mut reported) {
+        let mut received = Vec::new();
+        match stranger.read_to_end(&mut received) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }

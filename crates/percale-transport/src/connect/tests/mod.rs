@@ -96,9 +96,9 @@ impl Peer {
         options.naming = Naming::Of(Arc::new(|_| false));
         change(&mut options);
         let wake = eventfd();
-        let reported = wake.try_clone().unwrap();
+        let waker = wake.try_clone().unwrap();
         let mailbox = Mailbox::new(move || {
-            rustix::io::write(&reported, &1u64.to_ne_bytes()).unwrap();
+            rustix::io::write(&waker, &1u64.to_ne_bytes()).unwrap();
         });
         Self { registration: service.open(options, &mailbox).unwrap(), mailbox, wake, doorbell }
     }
@@ -146,7 +146,7 @@ impl Peer {
 
     fn error(&self) -> ConnectError {
         match self.one() {
-            ServiceNotice::Failed { error, .. } | ServiceNotice::TurnedAway { error, .. } => error,
+            ServiceNotice::Failed { error, .. } | ServiceNotice::CallRejected { error, .. } => error,
             other => panic!("{other:?}"),
         }
     }

@@ -37,7 +37,7 @@ impl Caller {
     }
 
     /// Returns the next event.
-    fn read_token(&mut self) -> HandshakeEvent {
+    fn next_event(&mut self) -> HandshakeEvent {
         loop {
             let output = std::mem::take(self.handshake.output());
             self.socket.write_all(&output).unwrap();
@@ -50,9 +50,9 @@ impl Caller {
     }
 
     fn pair(&mut self, adapter: &Adapter) -> Offered {
-        assert!(matches!(self.read_token(), HandshakeEvent::Verdict(..)));
+        assert!(matches!(self.next_event(), HandshakeEvent::Verdict(..)));
         self.handshake.offer(&Ok(adapter.end(0x11).unwrap()));
-        match self.read_token() {
+        match self.next_event() {
             HandshakeEvent::Offered(offered) => offered,
             other => panic!("{other:?}"),
         }
@@ -108,7 +108,7 @@ fn unreachable_port_does_not_delay_other_connections() {
     let [one, two] = services();
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
     let mut lost = Caller::call(1, b.address());
-    assert!(matches!(lost.read_token(), HandshakeEvent::Verdict(..)));
+    assert!(matches!(lost.next_event(), HandshakeEvent::Verdict(..)));
     // An address in the network of the port that does not belong to any port.
     let mut end = adapter.end(0x11).unwrap();
     end.gid[15] ^= 0x40;
@@ -120,7 +120,7 @@ fn unreachable_port_does_not_delay_other_connections() {
     a.registration.connect(1, b.address());
     assert!(matches!(a.up().link, EstablishedTransport::Verbs(..)));
     b.up();
-    let reported = lost.read_token();
+    let reported = lost.next_event();
     println!("answer: {reported:?}");
     assert!(matches!(reported, HandshakeEvent::Offered(_)));
 }

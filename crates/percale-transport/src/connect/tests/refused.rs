@@ -75,10 +75,10 @@ fn unknown_protocol_gets_no_reply_and_other_version_gets_ours() {
     let mut peer = TcpStream::connect(a.address()).unwrap();
     peer.write_all(old.as_bytes()).unwrap();
     assert_eq!(a.error(), ConnectError::Version { theirs });
-    let mut reported = [0; 10];
-    peer.read_exact(&mut reported).unwrap();
-    assert_eq!(reported[..8], *b"percale\0", "a peer of another version gets the magic");
-    assert_eq!(reported[8..], VERSION.to_le_bytes(), "a peer of another version gets our version");
+    let mut received = [0; 10];
+    peer.read_exact(&mut received).unwrap();
+    assert_eq!(received[..8], *b"percale\0", "a peer of another version gets the magic");
+    assert_eq!(received[8..], VERSION.to_le_bytes(), "a peer of another version gets our version");
 
     // The reverse case: the called endpoint has a different version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -141,7 +141,7 @@ fn unread_mailbox_drops_only_old_rejection_notices() {
     let mailbox = Mailbox::new(|| ());
     let from = "127.0.0.1:1".parse().unwrap();
     mailbox.post(ServiceNotice::Failed { attempt: 1, error: ConnectError::Authorization });
-    (0..1000).for_each(|_| mailbox.post(ServiceNotice::TurnedAway { from, error: ConnectError::Authorization }));
+    (0..1000).for_each(|_| mailbox.post(ServiceNotice::CallRejected { from, error: ConnectError::Authorization }));
     assert!(mailbox.has_notices());
     let notices = mailbox.take();
     assert_eq!(notices.len(), 65);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use super::REQUESTED;
+use super::REQUEST_LIMIT;
 use super::path::MappedGrant;
 
 /// The number of accesses that the target executes before the initiator requests a grant again. The reason for the
@@ -165,7 +165,7 @@ impl Grants {
         if self.is_full() {
             return RequestNeeded::Known(Lookup::Executed);
         }
-        if self.requested.len() >= REQUESTED {
+        if self.requested.len() >= REQUEST_LIMIT {
             return RequestNeeded::Known(Lookup::Unknown);
         }
         self.next = self.next.wrapping_add(1);

@@ -15,8 +15,8 @@
 //! * `path`: the check, the announcement and the copy of an access
 //! * `assist`: long accesses with the help of the target
 //!
-//! Limits: a target keeps at most [`REQUESTED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a
-//! time. An initiator keeps at most 64 Ki keys.
+//! Limits: a target keeps at most [`REQUEST_LIMIT`] pending requests, and grants at most [`ENTRIES`] regions to a peer
+//! at a time. An initiator keeps at most 64 Ki keys.
 //!
 //! # Trust
 //! Everything that the target sends is checked before it is used: ranges must lie within mappings of this process, and
@@ -59,7 +59,7 @@ use crate::region::{AccessOrigin, Keys};
 use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The number of requests of one peer that may be pending.
-const REQUESTED: usize = 64;
+const REQUEST_LIMIT: usize = 64;
 /// The size of a key page in bytes. Its memory is allocated as needed.
 const PAGE_BYTES: usize = 64 << 10;
 /// The number of regions that are granted to one peer at a time.
@@ -194,7 +194,7 @@ impl Direct {
         }
         if head.kind == FrameKind::Resolve {
             let target = self.target.get_or_insert_default();
-            if target.owed.len() >= REQUESTED {
+            if target.owed.len() >= REQUEST_LIMIT {
                 return Err("too many key requests in progress");
             }
             target.owed.push_back((head.id, head.data));

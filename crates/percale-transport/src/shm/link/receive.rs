@@ -121,7 +121,7 @@ impl ShmLink {
 
     /// Consumes the next message.
     #[inline(always)]
-    fn skip_ended(&mut self, message: &Message) {
+    fn consume_message(&mut self, message: &Message) {
         let published = match &message.long {
             None => self.rx.consume_short(),
             Some(arrival) => self.rx.consume(arrival),
@@ -153,7 +153,7 @@ impl ShmLink {
     #[inline(always)]
     #[doc(hidden)]
     pub fn take(&mut self, message: &Message) -> bool {
-        self.skip_ended(message);
+        self.consume_message(message);
         self.sender.answered(1);
         if std::mem::take(&mut self.waited) {
             return false;
@@ -188,7 +188,7 @@ impl ShmLink {
                 NextFrame::Broken(why) => return Err(self.broken_frame(why)),
             };
             sink.frame(me, &message.head, self.payload(&message));
-            self.skip_ended(&message);
+            self.consume_message(&message);
             if count > 0 && message.long.is_none() {
                 // The messages arrive in a stream, so the next lines are fetched while this message is handled. (In an
                 // exchange of single messages this is not done, because the sender is about to write the next line.)

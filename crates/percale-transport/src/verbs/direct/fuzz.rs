@@ -38,9 +38,9 @@ pub fn fuzz_grants(mut bytes: &[u8]) {
                 (found, _) => panic!("{found:?} was returned for a key without a matching reply"),
             },
             2 => {
-                let Ok((text, rest)) = LocatedBytes::read_from_prefix(bytes) else { break };
+                let Ok((reply, rest)) = LocatedBytes::read_from_prefix(bytes) else { break };
                 bytes = rest;
-                let Some(located) = text.parse() else { continue };
+                let Some(located) = reply.parse() else { continue };
                 let answered = requested.remove(&number);
                 assert_eq!(grants.learn(number, &located).is_ok(), answered.is_some());
                 if let Some(key) = answered {

@@ -8,7 +8,7 @@ use crate::wire::located::{AccessGrant, LocateAnswer};
 /// The maximum number of keys in the table.
 const KEYS: usize = 64 << 10;
 /// The maximum number of pending requests.
-const REQUESTED: usize = 64;
+const REQUEST_LIMIT: usize = 64;
 /// The number of accesses that the target executes before a new request is sent. By then the key may belong to another
 /// region or window.
 const AGAIN: u32 = 1000;
@@ -52,7 +52,7 @@ impl Grants {
             }
             Some(KeyState::Executed(_)) | None => {}
         }
-        if !may_ask || self.requested.len() >= REQUESTED {
+        if !may_ask || self.requested.len() >= REQUEST_LIMIT {
             return Err(None);
         }
         if self.known.len() >= KEYS {
@@ -132,6 +132,6 @@ mod tests {
     fn outstanding_key_requests_are_limited() {
         let mut grants = Grants::default();
         let requested = (0..1000).filter(|key| grants.find(*key, true) != Err(None)).count();
-        assert_eq!(requested, REQUESTED);
+        assert_eq!(requested, REQUEST_LIMIT);
     }
 }

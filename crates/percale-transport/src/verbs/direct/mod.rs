@@ -89,7 +89,7 @@ use crate::{Broken, ConnectionId, Link, Refused, Sink};
 
 /// The maximum number of frames that may wait for room. This is more than the number of grants to report in both
 /// directions. A peer that sends requests and never reads is disconnected.
-const PENDING: usize = 3 * record::GRANTS;
+const PENDING_LIMIT: usize = 3 * record::GRANTS;
 
 /// The values of the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
@@ -185,7 +185,7 @@ impl Direct {
         if head.flags != Flags::ID {
             return Err("a frame about direct access without a number");
         }
-        if self.pending_frames.0.len() >= PENDING {
+        if self.pending_frames.0.len() >= PENDING_LIMIT {
             return Err("too many requests about regions");
         }
         let initiator = self.initiator.as_mut().ok_or("unexpected reply about direct access");
@@ -193,7 +193,7 @@ impl Direct {
             (FrameKind::QueuePair, ASKS, _) => {
                 let peer = offered(payload)?.map_err(|_| "request to connect an invalid queue pair")?;
                 let target = self.target.get_or_insert_default();
-                target.requested(self.keys.is_some(), wire, peer, &mut self.pending_frames)
+                target.handle_request(self.keys.is_some(), wire, peer, &mut self.pending_frames)
             }
             (FrameKind::QueuePair, ANSWERS, _) => initiator?.answered(wire, offered(payload)?),
             (FrameKind::Locate, ..) => {

@@ -33,7 +33,7 @@ impl Drop for AccessTarget {
 
 impl AccessTarget {
     /// Handles the peer's request for the other end of its queue pair for accesses. An earlier queue pair ends.
-    pub(super) fn requested(
+    pub(super) fn handle_request(
         &mut self,
         allowed: bool,
         wire: &WireParts,

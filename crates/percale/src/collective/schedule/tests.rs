@@ -181,12 +181,12 @@ fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (Atom
     let block = count * datatype.size();
     let inputs = inputs(what, members, block, seed);
     let in_place = random(seed).is_multiple_of(2);
-    let reported = format!("{what:?} of {members}, {op} of {count} {datatype}, in place: {in_place}");
+    let description = format!("{what:?} of {members}, {op} of {count} {datatype}, in place: {in_place}");
     let mut run_by = programs(what, &inputs, count, datatype, in_place);
-    assert!(run(&mut run_by, op, datatype, |members| random(seed) as usize % members), "{reported}: deadlock");
+    assert!(run(&mut run_by, op, datatype, |members| random(seed) as usize % members), "{description}: deadlock");
     for (rank, member) in run_by.iter().enumerate() {
         if let Some(wanted) = expected(what, &inputs, rank, block, op, datatype) {
-            assert!(member.result() == wanted, "{reported}, rank {rank}");
+            assert!(member.result() == wanted, "{description}, rank {rank}");
         }
     }
 }

@@ -130,7 +130,7 @@ impl Core {
             FrameKind::Collective if self.is_wanted(from, &head) => self.message_by_parts(from, &head, payload),
             FrameKind::CollectiveOffer if self.is_wanted(from, &head) => self.offered(from, head, payload),
             FrameKind::Collective | FrameKind::CollectiveOffer => {}
-            FrameKind::Pull => self.requested(from, &head, payload),
+            FrameKind::Pull => self.handle_pull_request(from, &head, payload),
             FrameKind::Pulled => self.not_pulled(from, head.id),
             FrameKind::Ack => self.acknowledged(from, head.id, head.tag),
             FrameKind::Offers => self.peers.set_offers_only(from, head.id != 0),
@@ -211,16 +211,16 @@ impl Core {
     }
 
     /// Handles the peer's request for the payload of a local offer.
-    fn requested(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+    fn handle_pull_request(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         if payload.len() > PullFrame::MAX {
             return self.peers.flag_violation(from, "pull request is too long");
         }
-        let requested = match head.id {
+        let answer = match head.id {
             id if id & PART != 0 => self.remote.write_asked(from, id),
             id if id & SERVE != 0 => self.remote.serve_asked(from, id),
             id => self.send_asked(from, id),
         };
-        let source = match requested {
+        let source = match answer {
             PullAnswer::Source(source) => source,
             // An empty source is shorter than the request, so the peer's pull fails.
             PullAnswer::Gone => Lease::own(&Segments::EMPTY),
@@ -234,7 +234,7 @@ impl Core {
 
     /// Returns the payload of a local send, and marks it as being read by a transport.
     fn send_asked(&mut self, from: ConnectionId, wire: u32) -> PullAnswer {
-        match self.messages.sends_mut().requested(from, wire) {
+        match self.messages.sends_mut().handle_pull_request(from, wire) {
             SendAsked::Payload(notify, context, segments) => PullAnswer::Source(match self.arriving(notify, context) {
                 None => Lease::own(&segments),
                 Some(arriving) => Lease::arriving(arriving),

@@ -114,13 +114,13 @@ impl Engine {
             && self.role.is_none()
             && let Ok(slot) = self.core.peers.resolve(peer)
         {
-            self.check_slot(slot);
+            self.reconnect_slot(slot);
         }
     }
 
     /// Like [`reconnect_for_receive`](Self::reconnect_for_receive), but for the peer of a slot.
     #[inline]
-    pub(super) fn check_slot(&mut self, slot: ConnectionId) {
+    pub(super) fn reconnect_slot(&mut self, slot: ConnectionId) {
         let peer = self.core.peers.get(slot);
         if self.role.is_none() && peer.is_lost() && peer.is_idle() && peer.sender().is_none() {
             self.start_connecting(slot);
@@ -189,7 +189,7 @@ impl Engine {
                     self.died(slot, "a different process answers at the peer's address".into());
                 }
             }
-            ServiceNotice::TurnedAway { from, error } => {
+            ServiceNotice::CallRejected { from, error } => {
                 crate::later::later!(warn: %from, %error, "rejected an unknown peer");
             }
             _ => {} // There are no other notices.

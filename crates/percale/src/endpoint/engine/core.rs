@@ -14,7 +14,7 @@
 //!    states that the entry no longer exists.
 
 use super::admission::Admission;
-use super::draining::DrainingTransfers;
+use super::draining::DrainingOperations;
 use super::groups::Groups;
 use super::kinds::{is_eager, is_tagged};
 use super::local::LocalRegions;
@@ -25,7 +25,7 @@ use super::reporting::Reporting;
 use super::shared::SharedReceives;
 use super::triggered::TriggeredOperations;
 use super::types::{Notify, PayloadPull, Receive, ReceiveDestination, Side};
-use super::windows::invalidation_flag;
+use super::windows::data_flag;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::completion::ring::QueueFull;
@@ -44,7 +44,7 @@ pub(crate) struct Core {
     /// Accesses in progress to the memory of peers, and transfers from local regions.
     pub(crate) remote: RemoteAccesses,
     /// Operations that wait until another process releases memory (see [`draining`](super::draining)).
-    pub(crate) left: DrainingTransfers,
+    pub(crate) left: DrainingOperations,
     /// The local regions that peers access.
     pub(crate) local: LocalRegions,
     /// The destinations of the endpoint's reports.
@@ -187,7 +187,7 @@ impl Core {
         let mut flags =
             CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         if head.flags.contains(Flags::DATA) {
-            flags |= invalidation_flag(head);
+            flags |= data_flag(head);
         }
         Entry {
             context: receive.context,

@@ -51,7 +51,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Memory of an operation. It is never used, only dropped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "the values are owned, not used")]
-pub(super) enum Memory {
+pub(super) enum OperationMemory {
     Buffer(Option<Buffer>),
     Transfer(Box<Transfer>),
     Staged(Option<Box<Staged>>),
@@ -108,12 +108,12 @@ impl LateReport {
 #[derive(Debug)]
 pub(super) struct DeferredCleanup {
     residues: Vec<DrainingLink>,
-    memory: Vec<Memory>,
+    memory: Vec<OperationMemory>,
     reports: Vec<LateReport>,
 }
 
 impl DeferredCleanup {
-    pub(super) const fn new(residues: Vec<DrainingLink>, memory: Vec<Memory>) -> Self {
+    pub(super) const fn new(residues: Vec<DrainingLink>, memory: Vec<OperationMemory>) -> Self {
         Self { residues, memory, reports: Vec::new() }
     }
 

@@ -62,8 +62,8 @@ impl Engine {
                 let counts_it = if write { Counts::REGION | Counts::WRITES } else { Counts::READS };
                 let counted = counts.intersects(counts_it - Counts::REGION);
                 let notice = counted || write && (work.data.is_some() || link.grant_notifies(grant));
-                let report_data = work.data.map(|data| RemoteWriteData { data, len: piece.len });
-                let notice = notice.then(|| ((piece.key, link.grant_generation(grant)), counts_it, report_data));
+                let completion_data = work.data.map(|data| RemoteWriteData { data, len: piece.len });
+                let notice = notice.then(|| ((piece.key, link.grant_generation(grant)), counts_it, completion_data));
                 self.over(slot, rma_entry(write, work.context, piece.len), notify, notice);
                 return Ok(());
             }
@@ -96,8 +96,8 @@ impl Engine {
             let counts_it = counts_of_atomic(work.op, atomic_kind(work));
             let notice = counts.intersects(counts_it)
                 || work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
-            let report_data = work.data.map(|data| RemoteWriteData { data, len: work.remote.len });
-            let notice = notice.then(|| ((work.remote.key, link.grant_generation(grant)), counts_it, report_data));
+            let completion_data = work.data.map(|data| RemoteWriteData { data, len: work.remote.len });
+            let notice = notice.then(|| ((work.remote.key, link.grant_generation(grant)), counts_it, completion_data));
             self.over(slot, atomic_entry(work), notify, notice);
             return Ok(());
         }
@@ -150,8 +150,8 @@ impl Engine {
         notify: Notify,
         notice: Option<((u64, u64), Counts, Option<RemoteWriteData>)>,
     ) {
-        if let Some((region, counts, report_data)) = notice {
-            self.core.wrote(slot, region, counts, report_data);
+        if let Some((region, counts, completion_data)) = notice {
+            self.core.wrote(slot, region, counts, completion_data);
             self.act();
         }
         self.core.complete(Side::Transmit, notify, entry);
@@ -340,7 +340,7 @@ fn directly(
         let mut counts = if at == last { counted } else { Counts::empty() };
         counts.set(Counts::REGION, first && what.changes() && link.grant_notifies(grant));
         let region = (piece.key, link.grant_generation(grant));
-        core.wrote(slot, region, counts, what.report_data().filter(|_| at == last));
+        core.wrote(slot, region, counts, what.completion_data().filter(|_| at == last));
     }
     core.complete(Side::Transmit, notify, what.entry());
     DirectOutcome::Over
@@ -377,7 +377,7 @@ fn assisted(
     if let Err(error) = result {
         return failed(link, core, what, notify, piece.key, error);
     }
-    core.wrote(slot, (piece.key, generation), counts, what.report_data());
+    core.wrote(slot, (piece.key, generation), counts, what.completion_data());
     core.complete(Side::Transmit, notify, what.entry());
     DirectOutcome::Over
 }

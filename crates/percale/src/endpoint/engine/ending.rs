@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::core::Core;
-use super::deferred_cleanup::{self, DeferredCleanup, LateReport, Memory, ReportTarget};
+use super::deferred_cleanup::{self, DeferredCleanup, LateReport, OperationMemory, ReportTarget};
 use super::draining::{AbandonedReport, BrokenConnection, DrainingItem, PendingRevocation};
 use super::types::{Notify, PayloadPull, Receive, Side};
 use crate::completion::counter::Counter;
@@ -45,7 +45,7 @@ impl DeferredFailure {
 #[derive(Debug, Default)]
 pub(super) struct DeferredFailures {
     operations: Vec<DeferredFailure>,
-    memory: Vec<Memory>,
+    memory: Vec<OperationMemory>,
 }
 
 impl Core {
@@ -177,13 +177,13 @@ impl Core {
                         None => self.defer_failure(Side::Receive, receive.notify, failure, &mut holding),
                     }
                 } else {
-                    holding.memory.push(Memory::Pull(pull));
+                    holding.memory.push(OperationMemory::Pull(pull));
                 }
             }
             for access in accesses {
                 let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
                 self.defer_failure(Side::Transmit, access.notify(), failure, &mut holding);
-                holding.memory.push(Memory::Access(access));
+                holding.memory.push(OperationMemory::Access(access));
             }
         }
         let DeferredFailures { operations, memory } = holding;
@@ -231,7 +231,7 @@ impl Core {
                 holding.operations.push(DeferredFailure::of(side, notify, error, None));
             }
             Notify::Operation => {
-                holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
+                holding.memory.push(OperationMemory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
                 self.fail(side, notify, error);
             }
             Notify::Triggered => self.hold_triggered(side, error, holding),
@@ -245,7 +245,7 @@ impl Core {
         let (context, notify, quiet, counting) =
             (transfer.context(), transfer.notify, transfer.quiet, transfer.counting.take());
         error.entry.context = context;
-        holding.memory.extend([Memory::Transfer(transfer), staged]);
+        holding.memory.extend([OperationMemory::Transfer(transfer), staged]);
         if notify != Notify::Operation {
             holding.operations.push(DeferredFailure {
                 quiet,
@@ -254,7 +254,7 @@ impl Core {
             });
             return;
         }
-        holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
+        holding.memory.push(OperationMemory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
         self.fail_triggered(side, notify, error, quiet, counting);
     }
 

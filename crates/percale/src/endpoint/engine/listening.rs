@@ -101,7 +101,7 @@ impl Engine {
     pub(super) fn poll_listener(&mut self) {
         for (from, control) in self.core.take_control_frames() {
             match control {
-                Control::Request { data } => self.requested(from, data),
+                Control::Request { data } => self.handle_connection_request(from, data),
                 _ => self.core.peers.flag_violation(from, "unexpected reply at a listener"),
             }
         }
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    fn requested(&mut self, from: ConnectionId, data: Vec<u8>) {
+    fn handle_connection_request(&mut self, from: ConnectionId, data: Vec<u8>) {
         let (address, incarnation) = (self.core.peers.get(from).address(), self.core.peers.get(from).incarnation());
         let at = self.address();
         let Some(listening) = self.listening() else { return };

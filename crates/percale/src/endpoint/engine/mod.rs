@@ -471,7 +471,7 @@ impl Engine {
     /// Closes the connections of peers that broke the protocol.
     #[cold]
     fn handle_violations(&mut self) {
-        self.core.peers.handle_violations();
+        self.core.peers.begin_inspection();
         for slot in 0..self.core.peers.len() as ConnectionId {
             if let Some(why) = self.core.peers.get(slot).violation() {
                 self.down(slot, &Broken::Protocol(why.into()));

@@ -124,7 +124,7 @@ impl Poller {
     }
 
     /// Marks this socket, the only link of the endpoint, as hot: it is polled in every round from the first.
-    pub(super) const fn poll_next(&mut self, slot: ConnectionId) {
+    pub(super) const fn make_hot(&mut self, slot: ConnectionId) {
         (self.hot_socket, self.quiet) = (Some(slot), QUIET + 1);
     }
 
@@ -391,7 +391,7 @@ mod tests {
     fn poller(sockets: usize) -> Poller {
         let mut poller = Poller::new(Arc::new(Doorbell::new().expect("a doorbell")));
         poller.sockets = sockets;
-        poller.poll_next(0);
+        poller.make_hot(0);
         poller
     }
 

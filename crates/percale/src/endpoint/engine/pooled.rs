@@ -310,7 +310,7 @@ impl Engine {
                 MemberNote::LookFor(peer) => self.reconnect_for_receive(peer),
                 MemberNote::LookAt(at) => {
                     let slot = self.core.peers.real_slot(at);
-                    self.check_slot(slot);
+                    self.reconnect_slot(slot);
                 }
                 note => self.core.read_note(note),
             }

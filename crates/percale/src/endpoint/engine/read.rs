@@ -3,10 +3,10 @@
 //! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to
 //! its receive and reported to the reader at once, without passing through the queue. While nothing arrives, most reads
 //! check only the rings, so that the next read sees a message sooner. Everything else is polled at every
-//! [`PEEKED_READS`]th read.
+//! [`EMPTY_READS_PER_PROGRESS`]th read.
 
 use super::Engine;
-use super::waiting::PEEKED_READS;
+use super::waiting::EMPTY_READS_PER_PROGRESS;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
 use crate::system::spin;
@@ -142,7 +142,7 @@ impl Engine {
         if self.progress() {
             self.pace.found();
         } else {
-            self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { PEEKED_READS });
+            self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { EMPTY_READS_PER_PROGRESS });
         }
     }
 

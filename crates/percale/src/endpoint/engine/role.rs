@@ -136,7 +136,7 @@ impl Core {
         match Control::parse(head, payload) {
             Ok(control) => {
                 self.peers.count_control(from);
-                self.admission.receive_notice(from, control);
+                self.admission.keep_control_frame(from, control);
             }
             Err(why) => self.peers.flag_violation(from, why),
         }

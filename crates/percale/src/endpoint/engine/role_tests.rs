@@ -233,11 +233,11 @@ fn client_disconnects_from_listener_after_invalid_frame() {
         ]
     };
     for case in 0..cases("1.1.1.1:1", "1.1.1.1:1").len() {
-        let (events, reported) = (EventQueue::default(), EventQueue::default());
+        let (events, client_events) = (EventQueue::default(), EventQueue::default());
         let hostile = world.open(&events);
         hostile.access.with_here(|engine| engine.core.admission = Admission::closed());
         let there = hostile.address().to_string();
-        let client = world.builder().event_queue(&reported).bind_single("10.0.0.3:0").unwrap();
+        let client = world.builder().event_queue(&client_events).bind_single("10.0.0.3:0").unwrap();
         let own = client.address().to_string();
         client.connect(&there, b"").unwrap();
         let mut receive = Some(client.recv(vec![0; 2000]).start().unwrap());
@@ -249,13 +249,13 @@ fn client_disconnects_from_listener_after_invalid_frame() {
             hostile.access.with_here(|engine| send(engine, slot, head, payload));
         }
         world.turns(MANY, &[&client, &hostile]);
-        match reported.read() {
+        match client_events.read() {
             Some(Event::ConnectionRefused { error: reported, reason, .. }) => {
                 assert!(reported == error || reported == ErrorCode::Protocol, "case {case}: {reported:?}: {reason}");
             }
             other => panic!("case {case}: {other:?}"),
         }
-        assert_eq!(reported.read(), None, "case {case}: the result is reported only once");
+        assert_eq!(client_events.read(), None, "case {case}: the result is reported only once");
         receive.take().unwrap().wait().map(drop).expect_err("the receive got no message");
         world.serves();
     }

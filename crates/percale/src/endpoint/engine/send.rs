@@ -239,7 +239,7 @@ impl Core {
     /// Records that a link took a whole send. Reports the send if all of its bytes have left.
     #[inline]
     fn sent(&mut self, to: ConnectionId, link: &AnyLink, notify: Notify, entry: Entry) {
-        if self.is_sent(to, link, notify, || entry) {
+        if self.try_finish_send(to, link, notify, || entry) {
             self.complete(Side::Transmit, notify, entry);
         }
     }
@@ -247,7 +247,13 @@ impl Core {
     /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it
     /// is reported when its last byte has left.
     #[inline]
-    fn is_sent(&mut self, to: ConnectionId, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
+    fn try_finish_send(
+        &mut self,
+        to: ConnectionId,
+        link: &AnyLink,
+        notify: Notify,
+        entry: impl FnOnce() -> Entry,
+    ) -> bool {
         self.report_sent(to, link); // This reports earlier sends: their last bytes may have left with this one.
         let Some((_, end)) = link.unsent() else { return true };
         self.messages.unsent().keep(to, end, notify, entry());
@@ -257,11 +263,11 @@ impl Core {
     /// Reports the sends that have left meanwhile. Returns whether there were any.
     #[inline]
     pub(super) fn report_sent(&mut self, to: ConnectionId, link: &AnyLink) -> bool {
-        self.messages.unsent().any() && self.report_unsent_end(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
+        self.messages.unsent().any() && self.complete_sent(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
     }
 
     #[inline(never)]
-    fn report_unsent_end(&mut self, to: ConnectionId, left: u64) -> bool {
+    fn complete_sent(&mut self, to: ConnectionId, left: u64) -> bool {
         let mut any = false;
         while let Some((notify, entry)) = self.messages.unsent().take_sent(to, left) {
             any = true;
@@ -354,7 +360,7 @@ pub(super) fn transmit_collective(
     }
     head.len = len as u32;
     link.send(&head, &message.segments, false)?;
-    Ok(core.is_sent(slot, link, notify, || message.entry()))
+    Ok(core.try_finish_send(slot, link, notify, || message.entry()))
 }
 
 /// Like [`transmit`], but for a send that waits for an answer of its peer. `kind` is the kind of the message (`Ok`), or

@@ -218,7 +218,7 @@ impl Engine {
         let data = single.data.clone();
         self.optional_work.set_role(false);
         if transport == TransportKind::Tcp {
-            self.poller.poll_next(slot);
+            self.poller.make_hot(slot);
         }
         self.core.admit_peers();
         self.core.reporting.count_change(); // This wakes threads that wait for the connection.

@@ -94,11 +94,11 @@ impl Core {
         from: ConnectionId,
         head: &Head,
         result: Result<&Registered, Refusal>,
-        report_data: Option<RemoteWriteData>,
+        completion_data: Option<RemoteWriteData>,
     ) {
         if let Ok(region) = result {
-            if let Some(report_data) = report_data {
-                self.report_written(from, report_data);
+            if let Some(completion_data) = completion_data {
+                self.report_written(from, completion_data);
             }
             if is_whole(head) {
                 self.count_access(Some(region), Counts::REGION | Counts::WRITES);

@@ -2,7 +2,7 @@
 //! invalidate keys.
 //!
 //! No call blocks here: a key that a peer is still using becomes invalid at once, and the report that depends on it
-//! (of the operation, or of the message) is kept in [`DrainingTransfers`](super::draining::DrainingTransfers),
+//! (of the operation, or of the message) is kept in [`DrainingOperations`](super::draining::DrainingOperations),
 //! which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -197,6 +197,6 @@ impl Engine {
 }
 
 /// Returns the completion flag for the data of a message: data of the sender, or a key that the message invalidated.
-pub(super) fn invalidation_flag(head: &Head) -> CompletionFlags {
+pub(super) fn data_flag(head: &Head) -> CompletionFlags {
     if head.flags.contains(Flags::INVALIDATE) { CompletionFlags::INVALIDATED } else { CompletionFlags::REMOTE_DATA }
 }

@@ -45,7 +45,7 @@ struct UnexpectedClass {
     masks: Masks,
     in_use: bool,
     /// The number of the last search that used the class.
-    requested: u64,
+    last_search: u64,
     bins: Bins,
 }
 
@@ -108,7 +108,7 @@ impl<U> UnexpectedQueue<U> {
         let Some(class) = self.classes.iter_mut().find(|class| class.in_use && class.masks == masks) else {
             return self.find_walking(key, masks);
         };
-        class.requested = self.searches;
+        class.last_search = self.searches;
         let bin = class.bins.find(masks.apply(key))?;
         Some(class.bins.list(bin).head())
     }
@@ -285,7 +285,7 @@ impl<U> UnexpectedQueue<U> {
     fn learn(&mut self, masks: Masks) {
         let Some(class) = self.vacant_class() else { return };
         let taken = &mut self.classes[class];
-        (taken.masks, taken.in_use, taken.requested) = (masks, true, self.searches);
+        (taken.masks, taken.in_use, taken.last_search) = (masks, true, self.searches);
         self.in_use += 1;
         let mut index = self.order.head();
         while index != NIL {
@@ -304,13 +304,13 @@ impl<U> UnexpectedQueue<U> {
             self.classes.push(UnexpectedClass {
                 masks: Masks::default(),
                 in_use: false,
-                requested: 0,
+                last_search: 0,
                 bins: Bins::new(),
             });
             return Some(self.classes.len() - 1);
         }
-        let (oldest, class) = self.classes.iter().enumerate().min_by_key(|(_, class)| class.requested)?;
-        if self.searches - class.requested < LATELY {
+        let (oldest, class) = self.classes.iter().enumerate().min_by_key(|(_, class)| class.last_search)?;
+        if self.searches - class.last_search < LATELY {
             return None;
         }
         self.forget(oldest);

@@ -15,21 +15,21 @@ fn grace_without_fence_waits_for_lanes_without_a_later_lock() {
     };
     let (one, other) = (grace.join(), grace.join());
     grace.retire(7);
-    assert!(ended(&mut grace, &epoch).is_empty() && grace.needs_fence());
+    assert!(ended(&mut grace, &epoch).is_empty() && grace.waits_for_fence());
     grace.fenced(&one);
-    assert!(ended(&mut grace, &epoch).is_empty() && grace.needs_fence(), "the other lane has not passed a fence");
+    assert!(ended(&mut grace, &epoch).is_empty() && grace.waits_for_fence(), "the other lane has not passed a fence");
     grace.retire(8);
     // The other lane is in the middle of a use.
     other.begin(Parity::of(0));
     grace.fenced(&other);
-    assert!(ended(&mut grace, &epoch).is_empty() && !grace.needs_fence(), "the use has not ended");
+    assert!(ended(&mut grace, &epoch).is_empty() && !grace.waits_for_fence(), "the use has not ended");
     other.end(Parity::of(0));
     assert_eq!(ended(&mut grace, &epoch), [7], "entries retired later still wait");
-    assert!(grace.needs_fence());
+    assert!(grace.waits_for_fence());
     // A lane that joins later finds none of these entries, and a lane that leaves is not waited for.
     let _later = grace.join();
     grace.leave(&other, &mut 0);
     grace.fenced(&one);
     assert_eq!(ended(&mut grace, &epoch), [8]);
-    assert!(!grace.needs_fence());
+    assert!(!grace.waits_for_fence());
 }

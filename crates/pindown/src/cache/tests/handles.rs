@@ -6,7 +6,7 @@ use super::*;
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
-fn register(cache: &Cache<Arc<Memory>>, range: Range) -> Registration {
+fn register(cache: &Cache<Arc<ModelMemory>>, range: Range) -> Registration {
     let registration = cache.register(range, READ).expect("registered");
     assert_eq!(registration.unwatched, None);
     registration
@@ -100,7 +100,7 @@ fn a_wait_can_be_interrupted() {
 /// Requirements: RCACHE-027, MON-040, MON-041.
 #[test]
 fn application_registrations_are_kept_until_deregistered() {
-    let memory = Arc::new(Memory { limit: Some(2), ..Memory::default() });
+    let memory = Arc::new(ModelMemory { limit: Some(2), ..ModelMemory::default() });
     let (cache, notifier) = open(&memory, 64, u64::MAX);
     let one = register(&cache, pages(1, 1));
     let lane = cache.lane();

@@ -5,7 +5,7 @@ use super::*;
 /// Requirements: RCACHE-023.
 #[test]
 fn idle_registrations_are_evicted_while_others_are_held() {
-    let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
+    let memory = Arc::new(ModelMemory { limit: Some(8), ..ModelMemory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
     let mut held: Vec<_> = (0..3).map(|n| lane.hold(lane.get(pages(10 * n, 1), READ).expect("registered"))).collect();
@@ -56,7 +56,7 @@ fn held_use_stays_pinned_and_blocks_nothing_else() {
 /// Requirements: RCACHE-008, RCACHE-009.
 #[test]
 fn held_use_is_counted_and_not_evicted() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, _notifier) = open(&memory, 32, 64 * page_size());
     let lane = cache.lane();
     let held: Vec<_> = (0..8).map(|n| lane.hold(lane.get(pages(10 * n, 4), READ).expect("registered"))).collect();

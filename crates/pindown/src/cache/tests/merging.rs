@@ -2,14 +2,14 @@
 
 use super::*;
 
-pub(super) fn merging(memory: &Arc<Memory>, count: u32, bytes: u64) -> (Cache<Arc<Memory>>, Notifier) {
+pub(super) fn merging(memory: &Arc<ModelMemory>, count: u32, bytes: u64) -> (Cache<Arc<ModelMemory>>, Notifier) {
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let builder = Cache::builder(Arc::clone(memory)).monitor(Choice::Imported(imported)).merging(true);
     (builder.max_count(count).max_bytes(bytes).open().expect("opens"), notifier)
 }
 
 /// Returns the ranges that are pinned now, in order.
-fn pinned(memory: &Memory) -> Vec<Range> {
+fn pinned(memory: &ModelMemory) -> Vec<Range> {
     let mut all = Vec::from_iter(memory.pins.lock().expect("no panic").values().map(|(range, _)| *range));
     all.sort();
     all
@@ -24,7 +24,7 @@ fn neighbours_are_merged_only_if_enabled() {
     cache.sweep();
     assert!(apart[0] != apart[1] && pinned(&memory) == [pages(10, 1), pages(11, 1)]);
 
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, _notifier) = merging(&memory, 64, u64::MAX);
     let lane = cache.lane();
     let first = key(&lane, pages(10, 1), READ);
@@ -49,7 +49,7 @@ fn neighbours_are_merged_only_if_enabled() {
 /// Requirements: RCACHE-026.
 #[test]
 fn merged_registration_stays_pinned_until_last_use_ends() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, notifier) = merging(&memory, 64, u64::MAX);
     let (one, other) = (cache.lane(), cache.lane());
     let used = one.get(pages(10, 1), READ).expect("registered");
@@ -79,7 +79,7 @@ fn merged_registration_stays_pinned_until_last_use_ends() {
 #[test]
 fn a_buffer_sent_from_page_by_page_is_not_registered_quadratically() {
     for order in [0_u64, 1] {
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(ModelMemory::default());
         let (cache, _notifier) = merging(&memory, 1024, u64::MAX);
         let lane = cache.lane();
         let count = 1024;
@@ -96,7 +96,7 @@ fn a_buffer_sent_from_page_by_page_is_not_registered_quadratically() {
 
 #[test]
 fn failed_merge_keeps_single_page_registrations() {
-    struct Small(Arc<Memory>);
+    struct Small(Arc<ModelMemory>);
     impl Registrar for Small {
         type Pin = u64;
         fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
@@ -110,7 +110,7 @@ fn failed_merge_keeps_single_page_registrations() {
             self.0.unpin(pin);
         }
     }
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (_notifier, imported) = Notifier::new(|range, _| !range.contains(pages(20, 2))).expect("a descriptor");
     let builder = Cache::builder(Small(Arc::clone(&memory))).monitor(Choice::Imported(imported)).merging(true);
     let cache = builder.open().expect("opens");
@@ -129,7 +129,7 @@ fn failed_merge_keeps_single_page_registrations() {
 /// Requirements: RCACHE-005.
 #[test]
 fn merging_keeps_to_the_limits() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, _notifier) = merging(&memory, 8, 32 * page_size());
     let lane = cache.lane();
     for n in 0..300 {
@@ -191,7 +191,7 @@ proptest! {
     fn merging_matches_the_model(
         steps in prop::collection::vec((0..5_u8, 0..80_u64, 1..9_u64, any::<bool>()), 1..200),
     ) {
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(ModelMemory::default());
         let (cache, notifier) = merging(&memory, 1024, u64::MAX);
         let (lane, mut list) = (cache.lane(), List::default());
         for (step, start, len, flag) in steps {

@@ -21,7 +21,7 @@ use crate::range::page_size;
 
 /// A model of memory: every page has a generation, and a pin records the generations of its pages.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ModelMemory {
     generations: Mutex<HashMap<u64, u64>>,
     pins: Mutex<HashMap<u64, (Range, u64)>>,
     next: AtomicU64,
@@ -33,7 +33,7 @@ pub(super) struct Memory {
     pub(super) unpinned: AtomicU64,
 }
 
-impl Memory {
+impl ModelMemory {
     fn generation(&self, range: Range) -> u64 {
         let generations = self.generations.lock().expect("no panic");
         // Few pages are ever changed, and ranges may be large.
@@ -68,7 +68,7 @@ fn must(holds: bool, what: &str) {
     }
 }
 
-impl Registrar for Arc<Memory> {
+impl Registrar for Arc<ModelMemory> {
     type Pin = u64;
 
     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u64>> {
@@ -90,14 +90,14 @@ impl Registrar for Arc<Memory> {
     }
 }
 
-fn open(memory: &Arc<Memory>, count: u32, bytes: u64) -> (Cache<Arc<Memory>>, Notifier) {
+fn open(memory: &Arc<ModelMemory>, count: u32, bytes: u64) -> (Cache<Arc<ModelMemory>>, Notifier) {
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let builder = Cache::builder(Arc::clone(memory)).monitor(Choice::Imported(imported));
     (builder.max_count(count).max_bytes(bytes).open().expect("opens"), notifier)
 }
 
-fn cache() -> (Arc<Memory>, Cache<Arc<Memory>>, Notifier) {
-    let memory = Arc::new(Memory::default());
+fn cache() -> (Arc<ModelMemory>, Cache<Arc<ModelMemory>>, Notifier) {
+    let memory = Arc::new(ModelMemory::default());
     let (cache, notifier) = open(&memory, 64, u64::MAX);
     (memory, cache, notifier)
 }
@@ -114,7 +114,7 @@ fn pages(start: u64, count: u64) -> Range {
 const READ: Access = Access::empty();
 
 /// Looks up a range, ends the use, and returns its key.
-fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
+fn key(lane: &Lane<Arc<ModelMemory>>, range: Range, access: Access) -> u64 {
     let used = lane.get(range, access).expect("registered");
     let key = used.local_key();
     assert_eq!(used.remote_key(), key + 1000);
@@ -232,7 +232,7 @@ fn never_idle_lane_does_not_block_unpinning() {
 /// Requirements: RCACHE-005, RCACHE-010.
 #[test]
 fn retired_entries_are_unpinned_at_the_next_miss() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, _notifier) = open(&memory, 64, 4 * page_size());
     let (one, other) = (cache.lane(), cache.lane());
     let used = one.get(pages(5, 1), READ).expect("registered");
@@ -249,7 +249,7 @@ fn retired_entries_are_unpinned_at_the_next_miss() {
 /// Requirements: RCACHE-005, RCACHE-007, RCACHE-022.
 #[test]
 fn limits_include_pinned_entries_and_evict_the_lru_entry() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, _notifier) = open(&memory, 16, 40 * page_size());
     let lane = cache.lane();
     for n in 0..1000 {
@@ -273,7 +273,7 @@ fn limits_include_pinned_entries_and_evict_the_lru_entry() {
 /// Requirements: RCACHE-006.
 #[test]
 fn without_a_limit_of_bytes_everything_is_kept() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let builder = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported));
     let cache = builder.open().expect("opens");
@@ -302,14 +302,14 @@ fn imported_monitor_without_reports_never_deregisters() {
         cache.sweep();
     }
     assert_eq!((memory.pinned.load(Ordering::Relaxed), memory.unpinned.load(Ordering::Relaxed)), (50, 0));
-    let unasked = Cache::builder(Arc::new(Memory::default())).open().expect("opens");
+    let unasked = Cache::builder(Arc::new(ModelMemory::default())).open().expect("opens");
     assert_ne!(unasked.monitor(), cache.monitor());
 }
 
 /// Requirements: RCACHE-008, RCACHE-009.
 #[test]
 fn zero_limit_registers_each_time() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (cache, _notifier) = open(&memory, 0, u64::MAX);
     let lane = cache.lane();
     for round in 1..=5 {
@@ -323,7 +323,7 @@ fn zero_limit_registers_each_time() {
 /// Requirements: RCACHE-010, RCACHE-023.
 #[test]
 fn registrar_limit_evicts_idle_and_keeps_used_registrations() {
-    let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
+    let memory = Arc::new(ModelMemory { limit: Some(8), ..ModelMemory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
     for n in 0..40 {
@@ -369,7 +369,7 @@ fn closing_unpins_everything_once() {
 
 #[test]
 fn a_range_that_changes_while_it_is_registered_is_used_once() {
-    struct Late(Arc<Memory>, Notifier, AtomicU64);
+    struct Late(Arc<ModelMemory>, Notifier, AtomicU64);
     impl Registrar for Late {
         type Pin = u64;
         fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
@@ -383,7 +383,7 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
             self.0.unpin(pin);
         }
     }
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let registrar = Late(Arc::clone(&memory), notifier, AtomicU64::new(0));
     let cache = Cache::builder(registrar).monitor(Choice::Imported(imported)).open().expect("opens");
@@ -399,7 +399,7 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
 
 #[test]
 fn unwatched_memory_is_not_kept() {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let (_notifier, imported) = Notifier::new(|range, _| range.start() < 0x10_0000).expect("a descriptor");
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();
@@ -423,7 +423,7 @@ proptest! {
         count in 1..24_u32,
         merges in any::<bool>(),
     ) {
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(ModelMemory::default());
         let open = if merges { merging::merging } else { open };
         let (cache, notifier) = open(&memory, count, 64 * page_size());
         let lanes = [cache.lane(), cache.lane()];

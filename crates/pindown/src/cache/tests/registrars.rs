@@ -9,10 +9,10 @@ use super::*;
 /// An additional action that a registrar performs in a call.
 type RegistrarAction = Box<dyn Fn(Range) + Send + Sync>;
 
-/// A registrar that pins in a [`Memory`] and runs an additional action in each call.
+/// A registrar that pins in a [`ModelMemory`] and runs an additional action in each call.
 #[derive(Default)]
 struct Twisted {
-    memory: Arc<Memory>,
+    memory: Arc<ModelMemory>,
     pin: OnceLock<RegistrarAction>,
     unpin: OnceLock<RegistrarAction>,
 }
@@ -115,7 +115,7 @@ fn panicking_pin_unwinds_to_the_caller_and_leaves_no_state() {
 #[test]
 fn panicking_watch_callback_leaves_no_state() {
     let (_notifier, imported) = Notifier::new(|range, _| range.start() != 0 || panic!("asked")).expect("a descriptor");
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(ModelMemory::default());
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();
     catch_unwind(AssertUnwindSafe(|| lane.get(pages(0, 1), READ).map(|used| lane.end(used))))
@@ -128,7 +128,7 @@ fn panicking_watch_callback_leaves_no_state() {
 /// Requirements: RCACHE-023.
 #[test]
 fn failed_pin_leaves_nothing_pinned_and_is_retried() {
-    let memory = Arc::new(Memory { limit: Some(0), ..Memory::default() });
+    let memory = Arc::new(ModelMemory { limit: Some(0), ..ModelMemory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
     for _ in 0..3 {

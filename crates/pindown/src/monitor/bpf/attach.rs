@@ -49,10 +49,10 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps),
 
     let maps = Maps { pages: map(&ebpf, "pages", (8, 4))?, doorbells: map(&ebpf, "bells", (8, 4))? };
     let inodes = map(&ebpf, "inodes", (16, INODE_BYTES))?;
-    let requested = map(&ebpf, "asked", (4, 136))?;
+    let query_map = map(&ebpf, "asked", (4, 136))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
-    let mut loaded = Loaded { hooks, links, programs, inodes, requested, identify, control, numbers: Vec::new() };
+    let mut loaded = Loaded { hooks, links, programs, inodes, query_map, identify, control, numbers: Vec::new() };
     let numbers = loaded.objects().map(|object| sys::number(object.as_fd())).collect::<io::Result<_>>();
     loaded.numbers = numbers.map_err(refused("reading the number of an object"))?;
     Ok((loaded, maps))

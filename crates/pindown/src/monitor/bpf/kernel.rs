@@ -223,7 +223,7 @@ impl Kernel {
         let mut bytes = [0_u8; 8 * ANSWER];
         bytes[..8].copy_from_slice(&range.start.to_ne_bytes());
         bytes[8..16].copy_from_slice(&range.end.to_ne_bytes());
-        let map = self.loaded.requested.as_fd();
+        let map = self.loaded.query_map.as_fd();
         sys::update(map, &0_u32.to_ne_bytes(), &bytes, false)?;
         sys::iterate(self.loaded.identify.as_fd(), process)?;
         sys::lookup(map, &0_u32.to_ne_bytes(), &mut bytes)?;

@@ -21,7 +21,7 @@ pub(super) struct Loaded {
     pub(super) links: Vec<OwnedFd>,
     pub(super) programs: Vec<OwnedFd>,
     pub(super) inodes: OwnedFd,
-    pub(super) requested: OwnedFd,
+    pub(super) query_map: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
     /// The kernel's IDs of programs and maps, in the order of [`Loaded::objects`].
@@ -30,7 +30,7 @@ pub(super) struct Loaded {
 
 impl Loaded {
     pub(super) fn objects(&self) -> impl Iterator<Item = &OwnedFd> {
-        let others = [&self.inodes, &self.requested, &self.identify, &self.control];
+        let others = [&self.inodes, &self.query_map, &self.identify, &self.control];
         self.programs.iter().chain(others)
     }
 

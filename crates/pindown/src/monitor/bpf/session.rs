@@ -313,7 +313,7 @@ impl Service {
         let space = match self.kernel.space_of(&caller) {
             Some(space) => space,
             None => {
-                let charge = self.count_page(session.user)?;
+                let charge = self.charge_page(session.user)?;
                 let space = self.kernel.admit(&caller, Some(charge)).map_err(Some)?;
                 self.spaces.insert(space, Admitted { quiet: false, proven: false, waiting: 0 });
                 space
@@ -325,7 +325,7 @@ impl Service {
         self.settle(session, now)
     }
 
-    fn count_page(&mut self, user: u32) -> Result<Charge, Ended> {
+    fn charge_page(&mut self, user: u32) -> Result<Charge, Ended> {
         let taken = self.pages.take(user).or_else(|_| {
             // Some spaces may have ended since the last check.
             self.tidy();

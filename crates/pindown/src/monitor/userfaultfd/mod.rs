@@ -156,7 +156,7 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
         locked: OnceLock::new(),
         reading: OnceLock::new(),
     }));
-    thread::start("pindown-monitor", move || shared.watch_permanently())?;
+    thread::start("pindown-monitor", move || shared.run_reader())?;
     // No mapping is registered before this, so no thread that holds the allocator's lock waits for the reading thread,
     // which needs that lock while it starts.
     shared.reading.wait().clone().map_err(io::Error::other)?;
@@ -182,7 +182,7 @@ const MESSAGES: usize = 64;
 impl Shared {
     /// Runs the reading thread. It runs until the process exits, because threads that change a registered mapping wait
     /// for it.
-    fn watch_permanently(&self) {
+    fn run_reader(&self) {
         let mut messages = [UffdMessage::default(); MESSAGES];
         // The descriptors that the thread reads and writes stay open even if the program closes its own.
         let mut kept = [self.uffd.as_fd(), self.doorbell.descriptor()].map(|kept| kept.as_raw_fd());
@@ -306,7 +306,7 @@ impl MonitorBackend for UserfaultfdMonitor {
         true
     }
 
-    fn requested(&self) -> Option<BorrowedFd<'static>> {
+    fn queried_uffd(&self) -> Option<BorrowedFd<'static>> {
         Some(self.shared.uffd.as_fd())
     }
 

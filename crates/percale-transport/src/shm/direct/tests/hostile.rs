@@ -9,7 +9,7 @@ use crate::local_memory::sealed::Allocation;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::shm::direct::grantee::ShmGrantee;
 use crate::shm::direct::resolution::{Resolution, Status};
-use crate::shm::direct::{ENTRIES, PAGE_BYTES, REQUESTED};
+use crate::shm::direct::{ENTRIES, PAGE_BYTES, REQUEST_LIMIT};
 use crate::shm::transfer::Sharing;
 use crate::wire::head::{Flags, FrameKind, Head};
 
@@ -151,12 +151,12 @@ fn fill(two: &mut Two) {
 #[test]
 fn lookup_requests_are_answered_when_there_is_room() {
     let mut two = Two::new(true);
-    let regions: Vec<_> = (0..2 * REQUESTED).map(|_| two.region(8, true, BOTH)).collect();
+    let regions: Vec<_> = (0..2 * REQUEST_LIMIT).map(|_| two.region(8, true, BOTH)).collect();
     fill(&mut two);
     for region in &regions {
         assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
     }
-    for _ in 0..2 * REQUESTED {
+    for _ in 0..2 * REQUEST_LIMIT {
         poll(&mut two.target).unwrap();
     }
     assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are pending");
@@ -173,12 +173,12 @@ fn too_many_outstanding_lookups_break_the_link() {
     let mut two = Two::new(true);
     fill(&mut two);
     let mut result = Ok(());
-    for id in 0..2 * REQUESTED as u32 {
+    for id in 0..2 * REQUEST_LIMIT as u32 {
         let head = Head { kind: FrameKind::Resolve, flags: Flags::DATA | Flags::ID, data: 5, id, ..Head::default() };
         two.initiator.send(&head, &Segments::EMPTY, false).unwrap();
         result = poll(&mut two.target);
         if result.is_err() {
-            assert_eq!(id, REQUESTED as u32);
+            assert_eq!(id, REQUEST_LIMIT as u32);
             break;
         }
     }

@@ -144,14 +144,14 @@ fn send_write(
     let Some(data) = what.data() else { return link.send(&head, local, false) };
     // The eight bytes of completion data have to fit as well.
     let fits = !several && local.len() <= RMA_EAGER && local.len() + size_of::<U64>() <= link.frame_limit();
-    let report_data = fits.then(|| {
+    let completion_data = fits.then(|| {
         local.with_tail(U64::new(data).as_bytes(), |payload| {
             head.flags |= Flags::TELLS;
             head.len += size_of::<U64>() as u32;
             link.send(&head, payload, false)
         })
     });
-    match report_data.flatten() {
+    match completion_data.flatten() {
         Some(result) => result,
         None => {
             head.flags |= Flags::PART;

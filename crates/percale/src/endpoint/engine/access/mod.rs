@@ -154,9 +154,9 @@ impl Core {
         let regions = notice.regions();
         let counted = self.peers.get(to).counts() & notice.counts();
         for (at, region) in regions.iter().enumerate() {
-            let (report_data, counted) =
-                if at + 1 == regions.len() { (notice.report_data(), counted) } else { (None, Counts::empty()) };
-            self.wrote(to, *region, notice.counts() & Counts::REGION | counted, report_data);
+            let (completion_data, counted) =
+                if at + 1 == regions.len() { (notice.completion_data(), counted) } else { (None, Counts::empty()) };
+            self.wrote(to, *region, notice.counts() & Counts::REGION | counted, completion_data);
         }
     }
 
@@ -167,15 +167,15 @@ impl Core {
         to: ConnectionId,
         (key, generation): (u64, u64),
         counts: Counts,
-        report_data: Option<RemoteWriteData>,
+        completion_data: Option<RemoteWriteData>,
     ) {
-        if counts.is_empty() && report_data.is_none() {
+        if counts.is_empty() && completion_data.is_none() {
             return;
         }
         let mut flags = Flags::ID;
-        flags.set(Flags::DATA, report_data.is_some());
+        flags.set(Flags::DATA, completion_data.is_some());
         self.peers.get_mut(to).notice_queued();
-        let RemoteWriteData { data, len } = report_data.unwrap_or(RemoteWriteData { data: 0, len: 0 });
+        let RemoteWriteData { data, len } = completion_data.unwrap_or(RemoteWriteData { data: 0, len: 0 });
         let head = Head {
             kind: FrameKind::Wrote,
             flags,

@@ -31,7 +31,7 @@ pub(super) const CONTROL_LIMIT: u32 = 4;
 pub(crate) struct Admission {
     closed: bool,
     /// Control frames that the engine has yet to handle. `None` if peers may not send any.
-    received: Option<Vec<(ConnectionId, Control)>>,
+    control_frames: Option<Vec<(ConnectionId, Control)>>,
     /// The reason why the connection has ended, if it has: no message will come.
     over: Option<(ErrorCode, String)>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Admission {
 impl Admission {
     /// Creates a closed filter.
     pub(crate) const fn closed() -> Self {
-        Self { closed: true, received: Some(Vec::new()), over: None }
+        Self { closed: true, control_frames: Some(Vec::new()), over: None }
     }
 
     /// Returns whether frames of this kind may pass.
@@ -59,7 +59,7 @@ impl Admission {
 
     /// Closes the filter because no message will come any more.
     pub(super) fn close(&mut self, error: ErrorCode, why: &str) {
-        *self = Self { closed: true, received: None, over: Some((error, why.to_owned())) };
+        *self = Self { closed: true, control_frames: None, over: Some((error, why.to_owned())) };
     }
 
     /// Returns the reason why no message will come any more, if there is one.
@@ -70,23 +70,23 @@ impl Admission {
 
     /// Returns whether peers may send control frames.
     pub(super) const fn takes_control(&self) -> bool {
-        self.received.is_some()
+        self.control_frames.is_some()
     }
 
     /// Keeps a control frame until the engine handles it.
-    pub(super) fn receive_notice(&mut self, from: ConnectionId, control: Control) {
-        if let Some(received) = &mut self.received {
-            received.push((from, control));
+    pub(super) fn keep_control_frame(&mut self, from: ConnectionId, control: Control) {
+        if let Some(control_frames) = &mut self.control_frames {
+            control_frames.push((from, control));
         }
     }
 
     /// Takes the control frames that have arrived.
     pub(super) fn take_control_frames(&mut self) -> Vec<(ConnectionId, Control)> {
-        self.received.as_mut().map(std::mem::take).unwrap_or_default()
+        self.control_frames.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Drops the control frames of this peer.
     pub(super) fn forget(&mut self, from: ConnectionId) {
-        self.received.iter_mut().for_each(|received| received.retain(|(other, _)| *other != from));
+        self.control_frames.iter_mut().for_each(|control_frames| control_frames.retain(|(other, _)| *other != from));
     }
 }

@@ -11,7 +11,7 @@ fn open_filter_admits_everything_but_control_frames() {
     let mut admission = Admission::default();
     assert!(admission.admits(FrameKind::Message) && admission.admits(FrameKind::Write) && admission.over().is_none());
     assert!(!admission.takes_control());
-    admission.receive_notice(1, request());
+    admission.keep_control_frame(1, request());
     assert!(admission.take_control_frames().is_empty());
 }
 
@@ -23,11 +23,11 @@ fn closed_filter_admits_only_connection_frames() {
     }
     assert!(admission.admits(FrameKind::Control) && admission.admits(FrameKind::Bye) && admission.takes_control());
     for from in [1, 2, 1] {
-        admission.receive_notice(from, request());
+        admission.keep_control_frame(from, request());
     }
     admission.forget(1);
     assert_eq!(admission.take_control_frames().iter().map(|(from, _)| *from).collect::<Vec<_>>(), [2]);
-    admission.receive_notice(3, request());
+    admission.keep_control_frame(3, request());
     admission.open();
     assert!(admission.admits(FrameKind::Message) && admission.take_control_frames().is_empty());
 }

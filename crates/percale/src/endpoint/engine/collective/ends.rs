@@ -6,7 +6,7 @@ use crate::collective::CollectiveWork;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::engine::core::Core;
-use crate::endpoint::engine::deferred_cleanup::Memory;
+use crate::endpoint::engine::deferred_cleanup::OperationMemory;
 use crate::endpoint::engine::groups::{AbortOutcome, GroupEnd, GroupState};
 use crate::endpoint::engine::types::{LinkAction, Notify, Side, Unexpected};
 use crate::local_memory::volatile::View;
@@ -168,9 +168,9 @@ impl Core {
     pub(in crate::endpoint::engine) fn take_collective(
         &mut self,
         context: u64,
-    ) -> Option<(Notify, Entry, [Memory; 2])> {
+    ) -> Option<(Notify, Entry, [OperationMemory; 2])> {
         let (end, scratch, own) = self.groups.take_operation(context)?;
-        Some((end.notify, end.entry(), [Memory::Scratch(scratch), Memory::Buffer(own)]))
+        Some((end.notify, end.entry(), [OperationMemory::Scratch(scratch), OperationMemory::Buffer(own)]))
     }
 
     /// Ends all operations of groups and all joins, because the endpoint closes. Operations with transfers that have

@@ -14,7 +14,7 @@ use crate::transport::ConnectionId;
 use crate::wire::head::ABORT;
 
 /// The context of messages that belong to no operation.
-pub(super) const NO_CONNECTION: u64 = u64::MAX;
+pub(super) const NO_OPERATION: u64 = u64::MAX;
 
 impl Engine {
     /// Returns a digest of the members, which is equal at all members. It covers the addresses that the members
@@ -49,11 +49,11 @@ impl Engine {
                     }
                 }
                 JoinAction::Say { to, list, said } => {
-                    self.send_to_member(to, &GroupMessage::bare(list, said.to_data(), NO_CONNECTION), None);
+                    self.send_to_member(to, &GroupMessage::bare(list, said.to_data(), NO_OPERATION), None);
                 }
                 JoinAction::Break { to, tag } => {
                     let data = ABORT | ErrorCode::PeerDied.errno() as u64;
-                    self.send_to_member(to, &GroupMessage::bare(tag, data, NO_CONNECTION), None);
+                    self.send_to_member(to, &GroupMessage::bare(tag, data, NO_OPERATION), None);
                 }
                 // `next_join_action` performs these itself.
                 JoinAction::Agreed { .. } | JoinAction::Failed { .. } => {}

@@ -13,7 +13,7 @@ mod ends;
 mod joining;
 
 pub(super) use self::ends::collective_entry;
-use self::joining::NO_CONNECTION;
+use self::joining::NO_OPERATION;
 use super::Engine;
 use super::groups::{GroupState, GroupStep, PendingWork, receive};
 use super::peers::OutgoingKind;
@@ -207,7 +207,7 @@ impl Engine {
         let unfinished = self.core.groups.unfinished();
         let any = !unfinished.is_empty();
         for (tag, members) in unfinished {
-            let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NO_CONNECTION);
+            let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NO_OPERATION);
             for slot in members {
                 // The other members notify members that are not connected to this endpoint.
                 if slot != OWN && self.core.peers.get(slot).is_up() {
@@ -228,7 +228,7 @@ impl Engine {
                 if peer.is_idle() && peer.is_lost() {
                     continue; // This is the member that died, or it was notified before.
                 }
-                self.send_to_member(slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NO_CONNECTION), None);
+                self.send_to_member(slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NO_OPERATION), None);
             }
         }
         self.core.withdraw(index);

@@ -64,11 +64,11 @@ pub(super) struct BrokenConnection {
 
 /// Operations that wait until another process releases memory.
 #[derive(Debug, Default)]
-pub(crate) struct DrainingTransfers {
+pub(crate) struct DrainingOperations {
     items: Vec<DrainingItem>,
 }
 
-impl DrainingTransfers {
+impl DrainingOperations {
     /// Returns whether no operation waits.
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DrainingItem, DrainingTransfers};
+use super::{DrainingItem, DrainingOperations};
 use crate::completion::entry::Entry;
 use crate::endpoint::engine::types::{Notify, Receive};
 use crate::region::window::WindowCell;
@@ -78,10 +78,10 @@ impl PendingRevocation {
     }
 }
 
-impl DrainingTransfers {
+impl DrainingOperations {
     /// Returns whether an earlier key of this window is dead and still has users.
     pub(in super::super) fn has_pending_revocation(&self, cell: &Arc<WindowCell>) -> bool {
-        self.pending_revocation().any(|pending_revocation| Arc::ptr_eq(&pending_revocation.cell, cell))
+        self.pending_revocations().any(|pending_revocation| Arc::ptr_eq(&pending_revocation.cell, cell))
     }
 
     /// Keeps the report of a local operation until the users of a key have finished, or until its timeout.
@@ -140,10 +140,10 @@ impl DrainingTransfers {
 
     /// Returns the number of waiting local operations on keys of this peer.
     pub(in super::super) fn operations_to(&self, peer: ConnectionId) -> usize {
-        self.pending_revocation().filter(|pending_revocation| matches!(pending_revocation.news, RevocationOutcome::Operation { to, .. } if to == peer)).count()
+        self.pending_revocations().filter(|pending_revocation| matches!(pending_revocation.news, RevocationOutcome::Operation { to, .. } if to == peer)).count()
     }
 
-    fn pending_revocation(&self) -> impl Iterator<Item = &PendingRevocation> {
+    fn pending_revocations(&self) -> impl Iterator<Item = &PendingRevocation> {
         self.items.iter().filter_map(|item| match item {
             DrainingItem::Window(pending_revocation) => Some(pending_revocation),
             DrainingItem::Link(_) => None,

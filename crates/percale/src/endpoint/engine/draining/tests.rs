@@ -27,7 +27,7 @@ fn receive() -> Receive {
 #[test]
 fn operation_on_unused_key_completes_immediately() {
     let [one, other] = windows();
-    let mut left = DrainingTransfers::default();
+    let mut left = DrainingOperations::default();
     assert!(left.is_empty() && left.take_over().is_empty());
     left.await_operation(Arc::clone(&one.cell), 1, (FROM, Notify::Queue, Entry::default()), None);
     assert!(left.has_pending_revocation(&one.cell) && !left.has_pending_revocation(&other.cell));
@@ -41,7 +41,7 @@ fn operation_on_unused_key_completes_immediately() {
 #[test]
 fn invalidating_message_is_reported_when_key_has_no_users() {
     let [window, _] = windows();
-    let mut left = DrainingTransfers::default();
+    let mut left = DrainingOperations::default();
     let head = Head { data: 9, ..Head::default() };
     assert!(left.may_report(FROM, &head, 4, &receive()), "no operation waits for the message");
     left.await_message(Arc::clone(&window.cell), 9, FROM);
@@ -56,7 +56,7 @@ fn invalidating_message_is_reported_when_key_has_no_users() {
 #[test]
 fn closed_endpoint_abandons_operations_waiting_for_keys() {
     let [window, _] = windows();
-    let mut left = DrainingTransfers::default();
+    let mut left = DrainingOperations::default();
     let entry = Entry { context: 7, ..Entry::default() };
     left.await_operation(Arc::clone(&window.cell), 1, (FROM, Notify::Queue, entry), None);
     left.await_message(Arc::clone(&window.cell), 9, FROM);

@@ -49,7 +49,7 @@ impl Groups {
     /// Handles a message of a peer about joining a list. Returns false if the message is invalid, or if there are too
     /// many lists that this endpoint has never joined.
     pub(in super::super) fn receive_join(&mut self, from: ConnectionId, list: u64, data: u64) -> bool {
-        Join::from_data(data).is_some_and(|said| self.joins.receive_notice(list, from, said))
+        Join::from_data(data).is_some_and(|said| self.joins.receive_join(list, from, said))
     }
 
     /// Handles a peer that advertises an address other than the one at which it was found.
@@ -81,7 +81,7 @@ impl Groups {
     /// Handles the notice of a peer that it gave up the group with this tag because of an error with this number.
     pub(in super::super) fn aborted(&mut self, from: ConnectionId, tag: u64, number: u32) -> AbortOutcome {
         let Some(&index) = self.by_tag.get(&tag) else {
-            self.receive_notice(tag, from);
+            self.record_early_abort(tag, from);
             return AbortOutcome::Unknown;
         };
         if !self.groups[index].members.contains(&from) {
@@ -98,7 +98,7 @@ impl Groups {
     /// Handles the end of the connection to a peer: ends the joins that wait for the peer, and drops the notices that
     /// the peer sent. Returns whether joins request actions.
     pub(in super::super) fn member_gone(&mut self, from: ConnectionId, error: ErrorCode, why: &str) -> bool {
-        self.forget_notices(from);
+        self.forget_early_aborts(from);
         self.joins.gone(from, error, why);
         self.has_join_actions()
     }

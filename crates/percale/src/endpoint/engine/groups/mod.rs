@@ -43,7 +43,7 @@ use crate::transport::ConnectionId;
 /// The maximum number of tags of broken groups that are remembered.
 const REMEMBERED: usize = 1024;
 /// The maximum number of notices from one peer, about groups that do not exist here yet, that are remembered.
-const RECEIVED_LIMIT: usize = 64;
+const EARLY_ABORT_LIMIT: usize = 64;
 
 /// Work that can continue after the links were polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub(crate) struct Groups {
     remembered: VecDeque<u64>,
     /// Tags of groups that do not exist here yet, with the peers that gave them up, the oldest first. Any peer may send
     /// such a notice; it counts only if the peer is a member of the group.
-    received: VecDeque<(u64, ConnectionId)>,
+    early_aborts: VecDeque<(u64, ConnectionId)>,
     stamp: u32,
 }
 
@@ -205,10 +205,10 @@ impl Groups {
         let Some(group) = self.groups.get_mut(index) else { return };
         (group.tag, group.named) = (tag, true);
         let gave_up = |(of, who): &(u64, ConnectionId)| *of == tag && group.members.contains(who);
-        if self.received.iter().any(gave_up) {
+        if self.early_aborts.iter().any(gave_up) {
             group.breaks(ErrorCode::PeerDied, "a member had already left the group");
         }
-        self.received.retain(|(of, _)| *of != tag);
+        self.early_aborts.retain(|(of, _)| *of != tag);
         if let Some((code, why)) = group.lost.take() {
             group.breaks(code, &why);
         }
@@ -246,7 +246,7 @@ impl Groups {
     fn end(&mut self) {
         (self.messages, self.joins) = (Matching::new(), Joins::default());
         self.ready.clear();
-        self.received.clear();
+        self.early_aborts.clear();
     }
 
     /// Records the tag of a broken group: messages with this tag are not received any more.
@@ -263,27 +263,27 @@ impl Groups {
 
     /// Records that a peer gave up a group that does not exist here yet. At the limit, only the oldest record of the
     /// same peer is dropped, so no peer can displace the records of another.
-    fn receive_notice(&mut self, tag: u64, from: ConnectionId) {
+    fn record_early_abort(&mut self, tag: u64, from: ConnectionId) {
         let said = |(_, who): &&(u64, ConnectionId)| *who == from;
-        if self.received.contains(&(tag, from)) {
+        if self.early_aborts.contains(&(tag, from)) {
             return;
         }
-        if self.received.iter().filter(said).count() >= RECEIVED_LIMIT
-            && let Some(oldest) = self.received.iter().position(|(_, who)| *who == from)
+        if self.early_aborts.iter().filter(said).count() >= EARLY_ABORT_LIMIT
+            && let Some(oldest) = self.early_aborts.iter().position(|(_, who)| *who == from)
         {
-            self.received.remove(oldest);
+            self.early_aborts.remove(oldest);
         }
-        self.received.push_back((tag, from));
+        self.early_aborts.push_back((tag, from));
     }
 
     /// Returns whether no group is open, and no record of a group that does not exist yet is kept.
     pub(super) fn is_idle(&self) -> bool {
-        self.groups.is_empty() && self.received.is_empty()
+        self.groups.is_empty() && self.early_aborts.is_empty()
     }
 
     /// Drops the records of a peer after its connection has ended, since another peer may get its slot number.
-    fn forget_notices(&mut self, from: ConnectionId) {
-        self.received.retain(|(_, who)| *who != from);
+    fn forget_early_aborts(&mut self, from: ConnectionId) {
+        self.early_aborts.retain(|(_, who)| *who != from);
     }
 
     /// Returns whether a broken group with this tag is remembered.

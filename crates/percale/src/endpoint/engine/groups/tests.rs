@@ -325,14 +325,14 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
     assert!(!open(&mut Groups::default()));
     for (said_by, breaks) in [(7, false), (1, true)] {
         let mut all = Groups::default();
-        all.receive_notice(TAG, said_by);
-        (0..10_000).for_each(|other| all.receive_notice(other, 7)); // This displaces no record of another peer.
+        all.record_early_abort(TAG, said_by);
+        (0..10_000).for_each(|other| all.record_early_abort(other, 7)); // This displaces no record of another peer.
         assert_eq!(open(&mut all), breaks);
         assert!(!all.is_broken(TAG), "the messages of members count");
     }
     let mut all = Groups::default();
-    all.receive_notice(TAG, 1);
-    all.forget_notices(1);
+    all.record_early_abort(TAG, 1);
+    all.forget_early_aborts(1);
     assert!(!open(&mut all), "the slot may belong to another peer");
 }
 

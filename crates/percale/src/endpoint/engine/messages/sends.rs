@@ -207,7 +207,7 @@ impl Sends {
     }
 
     /// Handles the peer's request for the payload of an offer.
-    pub(in super::super) fn requested(&mut self, from: ConnectionId, wire: u32) -> SendAsked {
+    pub(in super::super) fn handle_pull_request(&mut self, from: ConnectionId, wire: u32) -> SendAsked {
         let Some(id) = self.find(from, wire) else { return SendAsked::Gone };
         let SendState::Open(send) = &mut self.sends[id].state else { return SendAsked::Gone };
         if send.payload != Payload::Offered {

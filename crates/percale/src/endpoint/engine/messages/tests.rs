@@ -176,9 +176,9 @@ fn arrivals_and_pulls_are_found_only_by_their_peer() {
 fn send_ends_after_payload_transfer_and_answer() {
     let mut sends = Sends::default();
     let wire = send(&mut sends, 1, true, true);
-    assert!(matches!(sends.requested(OTHER, wire), SendAsked::Gone));
-    assert!(matches!(sends.requested(FROM, wire), SendAsked::Payload(Notify::Queue, 1, _)));
-    assert!(matches!(sends.requested(FROM, wire), SendAsked::Nothing));
+    assert!(matches!(sends.handle_pull_request(OTHER, wire), SendAsked::Gone));
+    assert!(matches!(sends.handle_pull_request(FROM, wire), SendAsked::Payload(Notify::Queue, 1, _)));
+    assert!(matches!(sends.handle_pull_request(FROM, wire), SendAsked::Nothing));
     assert!(sends.not_pulled(FROM, wire).is_err(), "the message is being pulled");
     assert!(sends.acknowledged(FROM, wire, None).is_none(), "a transport reads the memory");
     let end = sends.pushed(FROM, wire, None).unwrap();
@@ -195,7 +195,7 @@ fn rejected_send_ends_when_no_transport_reads_its_buffer() {
     let end = sends.acknowledged(FROM, offered, refusal).unwrap();
     assert_eq!((end.entry.context, end.failure), (1, refusal));
     let leaving = send(&mut sends, 2, true, true);
-    assert!(matches!(sends.requested(FROM, leaving), SendAsked::Payload(..)));
+    assert!(matches!(sends.handle_pull_request(FROM, leaving), SendAsked::Payload(..)));
     assert!(sends.acknowledged(FROM, leaving, refusal).is_none());
     assert_eq!(sends.pushed(FROM, leaving, None).and_then(|end| end.failure), refusal);
     assert!(sends.is_empty());
@@ -205,14 +205,14 @@ fn rejected_send_ends_when_no_transport_reads_its_buffer() {
 fn failed_send_keeps_its_id_until_the_peer_answers() {
     let mut sends = Sends::default();
     let wire = send(&mut sends, 1, true, true);
-    assert!(matches!(sends.requested(FROM, wire), SendAsked::Payload(..)));
+    assert!(matches!(sends.handle_pull_request(FROM, wire), SendAsked::Payload(..)));
     let failure = (ErrorCode::Fault, "for a test");
     assert_eq!(sends.pushed(FROM, wire, Some(failure)).and_then(|end| end.failure), Some(failure));
     assert!(sends.has(wire) && sends.pushed(FROM, wire, None).is_none(), "the failure was already reported");
     assert!(sends.acknowledged(FROM, wire, None).is_none() && !sends.has(wire));
     // No answer arrives after the connection has ended.
     let [first, second] = [2, 3].map(|context| send(&mut sends, context, true, true));
-    assert!(matches!(sends.requested(FROM, first), SendAsked::Payload(..)));
+    assert!(matches!(sends.handle_pull_request(FROM, first), SendAsked::Payload(..)));
     sends.pushed(FROM, first, Some(failure));
     let contexts: Vec<u64> = sends.take_of(FROM).iter().map(|end| end.entry.context).collect();
     assert_eq!((contexts, sends.has(first), sends.has(second)), (vec![3], false, false));

@@ -13,7 +13,7 @@
 //!    peer is not read, and messages to it wait for the answers, until half of that number is left. Two peers that both
 //!    have many answers to send cannot block each other permanently: a backlog can hold more answers than the
 //!    connection between them can hold requests, and answers leave first.
-//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`RECLAIM_LIMIT`] times the
+//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`DISCONNECTED_LIMIT`] times the
 //!    maximum for one peer. Beyond that, the messages of the peer that disconnected first are dropped.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -40,7 +40,7 @@ pub(in super::super) const BACKLOG: usize = 1 << 18;
 const HEAVY: usize = 8;
 
 /// The messages of all disconnected peers together are limited to this many times the maximum for one peer.
-const RECLAIM_LIMIT: usize = 2;
+const DISCONNECTED_LIMIT: usize = 2;
 
 /// The maximum number of answers to accesses of one peer that its link has not taken. A peer that makes more accesses
 /// without taking the answers is disconnected.
@@ -128,18 +128,18 @@ impl PeerBudget {
         }
     }
 
-    fn push(&mut self, queued_answers: QueuedAnswer) {
-        self.weight = self.weight.saturating_add(queued_answers.weight());
-        self.backlog.push_back(queued_answers);
+    fn push(&mut self, answer: QueuedAnswer) {
+        self.weight = self.weight.saturating_add(answer.weight());
+        self.backlog.push_back(answer);
     }
 
     fn pop(&mut self) -> Option<LinkAction> {
-        let queued_answers = self.backlog.pop_front()?;
-        self.weight = self.weight.saturating_sub(queued_answers.weight());
+        let answer = self.backlog.pop_front()?;
+        self.weight = self.weight.saturating_sub(answer.weight());
         if self.backlog.is_empty() {
             self.backlog = VecDeque::new();
         }
-        Some(match queued_answers {
+        Some(match answer {
             QueuedAnswer::Frame(head) => LinkAction::Frame(head),
             QueuedAnswer::Other(action) => *action,
         })
@@ -245,9 +245,9 @@ impl Peers {
     pub(in super::super) fn requeue_answer(&mut self, to: ConnectionId, action: LinkAction) {
         let budget = &mut self.get_mut(to).budget;
         let first = !budget.has_backlog();
-        let queued_answers = QueuedAnswer::from(action);
-        budget.weight = budget.weight.saturating_add(queued_answers.weight());
-        budget.backlog.push_front(queued_answers);
+        let answer = QueuedAnswer::from(action);
+        budget.weight = budget.weight.saturating_add(answer.weight());
+        budget.backlog.push_front(answer);
         if first {
             self.count_owing(true);
         }
@@ -256,9 +256,9 @@ impl Peers {
     /// Ends the budget of a connection that has ended.
     pub(in super::super) fn end_budget(&mut self, slot: ConnectionId) {
         let budget = &mut self.get_mut(slot).budget;
-        let (queued_answers, stopped) = (budget.has_backlog(), !budget.is_read());
+        let (had_backlog, stopped) = (budget.has_backlog(), !budget.is_read());
         budget.end();
-        if queued_answers {
+        if had_backlog {
             self.count_owing(false);
         }
         if stopped {
@@ -288,7 +288,7 @@ impl Peers {
         if keeps(slot) {
             self.left_messages.push_back(slot);
         }
-        let limit = self.unexpected_cap.saturating_add(BEYOND).saturating_mul(RECLAIM_LIMIT);
+        let limit = self.unexpected_cap.saturating_add(BEYOND).saturating_mul(DISCONNECTED_LIMIT);
         let all = self.left_messages.iter().map(|slot| self.get(*slot).budget.held);
         let mut held = all.fold(0_usize, usize::saturating_add);
         while held > limit
@@ -414,7 +414,7 @@ mod tests {
             steps in proptest::collection::vec((0_u8..4, 0_usize..BEYOND / 2), 1..100),
         ) {
             let mut budget = PeerBudget::default();
-            let (mut held, mut queued_answers, mut notified) = (0_usize, Vec::new(), false);
+            let (mut held, mut answers, mut notified) = (0_usize, Vec::new(), false);
             for (what, amount) in steps {
                 match what {
                     0 => { budget.held += amount; held += amount; }
@@ -422,12 +422,12 @@ mod tests {
                     2 => for number in 0..amount % (BACKLOG / 8) {
                         let head = Head { id: number as u32, ..Head::default() };
                         let action = if number % 3 == 0 { LinkAction::Bytes(head, Vec::new()) } else { LinkAction::Frame(head) };
-                        queued_answers.insert(0, (number as u32, if number % 3 == 0 { HEAVY } else { 1 }));
+                        answers.insert(0, (number as u32, if number % 3 == 0 { HEAVY } else { 1 }));
                         budget.push(action.into());
-                        if queued_answers.len() > 200 { break; }
+                        if answers.len() > 200 { break; }
                     },
                     _ => for _ in 0..amount % 400 {
-                        let expected = queued_answers.pop();
+                        let expected = answers.pop();
                         let found = budget.pop().map(|action| match action {
                             LinkAction::Frame(head) => (head.id, 1),
                             LinkAction::Bytes(head, _) => (head.id, HEAVY),
@@ -438,7 +438,7 @@ mod tests {
                 }
                 let change = budget.review(cap);
                 prop_assert_eq!(budget.held(), held);
-                prop_assert_eq!(budget.weight(), queued_answers.iter().map(|(_, weight)| weight).sum::<usize>());
+                prop_assert_eq!(budget.weight(), answers.iter().map(|(_, weight)| weight).sum::<usize>());
                 if held > cap { prop_assert!(budget.notified) }
                 if held <= cap / 2 { prop_assert!(!budget.notified) }
                 prop_assert_eq!(change, if budget.notified == notified { BudgetChange::None } else { BudgetChange::Notify(budget.notified) });

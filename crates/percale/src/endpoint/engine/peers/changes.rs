@@ -62,12 +62,12 @@ impl Peers {
     /// Counts a control frame of a peer that the engine has yet to handle.
     pub(in super::super) fn count_control(&mut self, slot: ConnectionId) {
         let peer = &mut self.list[slot as usize];
-        peer.received = peer.received.saturating_add(1);
+        peer.control_frames = peer.control_frames.saturating_add(1);
     }
 
     /// Records that the control frames of a peer were handled.
     pub(in super::super) fn control_handled(&mut self, slot: ConnectionId) {
-        self.list[slot as usize].received = 0;
+        self.list[slot as usize].control_frames = 0;
     }
 
     /// Records that a peer broke the protocol. Its connection is closed soon, with this reason.
@@ -86,7 +86,7 @@ impl Peers {
     /// Begins an inspection of the peers that [broke the protocol](Peer::violation). After this,
     /// [`any_violation`](Self::any_violation) reports only later violations.
     #[cold]
-    pub(in super::super) const fn handle_violations(&mut self) {
+    pub(in super::super) const fn begin_inspection(&mut self) {
         self.any_violation = false;
     }
 
@@ -100,9 +100,9 @@ impl Peers {
         (peer.executed, peer.direct, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0, 0);
         (peer.notices, peer.serving, peer.staged) = (0, 0, 0);
         peer.counts = Counts::empty();
-        (peer.impatience, peer.offers_only) = (0, false);
+        (peer.executed_instead, peer.offers_only) = (0, false);
         peer.violation = None;
-        (peer.received, peer.directed) = (0, false);
+        (peer.control_frames, peer.directed) = (0, false);
         self.end_aliases(slot);
     }
 }

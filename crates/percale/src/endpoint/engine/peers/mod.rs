@@ -110,7 +110,7 @@ pub(crate) struct Peer {
     /// Accesses to the peer's memory by RDMA that have yet to end.
     direct: u32,
     /// Consecutive accesses that the peer executed although RDMA reaches their memory.
-    impatience: u32,
+    executed_instead: u32,
     /// The number of accesses of both kinds that are long writes, or writes by RDMA. Messages wait for them.
     long_writes: u32,
     /// Parts of accesses that the peer has not answered.
@@ -136,7 +136,7 @@ pub(crate) struct Peer {
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
     violation: Option<&'static str>,
     /// The number of control frames from the peer that the engine has not handled.
-    received: u32,
+    control_frames: u32,
     /// Whether other slots are aliases of this one.
     aliased: bool,
     /// The slot of the peer's sending half, while that is connected. Receives directed at this peer take the messages
@@ -169,7 +169,7 @@ impl Peer {
             of_groups: 0,
             executed: 0,
             direct: 0,
-            impatience: 0,
+            executed_instead: 0,
             long_writes: 0,
             parts: 0,
             replies: 0,
@@ -182,7 +182,7 @@ impl Peer {
             source: PeerAddress::UNSPECIFIED,
             source_changes: NEVER,
             violation: None,
-            received: 0,
+            control_frames: 0,
             aliased: false,
             sender: None,
             directed: false,
@@ -274,7 +274,7 @@ impl Peer {
 
     /// Returns the number of control frames from the peer that the engine has not handled.
     pub(super) const fn control_frames(&self) -> u32 {
-        self.received
+        self.control_frames
     }
 
     /// Returns the kinds of accesses that the peer counts although it may not see them.

@@ -293,13 +293,13 @@ impl Peer {
     /// Counts an access that RDMA can reach, but that is executed because other accesses are being executed. Returns
     /// false if too many in a row were executed, so that the access waits instead.
     pub(in super::super) const fn count_executed_instead(&mut self) -> bool {
-        self.impatience = self.impatience.saturating_add(1);
-        self.impatience <= EXECUTED_LIMIT
+        self.executed_instead = self.executed_instead.saturating_add(1);
+        self.executed_instead <= EXECUTED_LIMIT
     }
 
     /// Resets the count of accesses that were executed although RDMA can reach their memory.
     pub(in super::super) const fn forget_executed_instead(&mut self) {
-        self.impatience = 0;
+        self.executed_instead = 0;
     }
 
     /// Counts a part of an executed access that has left.

@@ -242,19 +242,19 @@ fn messages_wait_behind_a_long_backlog_of_answers() {
 #[test]
 fn peer_above_cap_sends_offers_only_until_half_is_free() {
     let (mut peers, slot) = connected();
-    let requested = |peers: &mut Peers| match peers.next_action() {
+    let offers_request = |peers: &mut Peers| match peers.next_action() {
         Some((_, LinkAction::Frame(head))) if head.kind == FrameKind::Offers => Some(head.id != 0),
         None => None,
         other => panic!("{other:?}"),
     };
     peers.charge(slot, CAP);
-    assert_eq!(requested(&mut peers), None);
+    assert_eq!(offers_request(&mut peers), None);
     peers.charge(slot, 1);
-    assert_eq!(requested(&mut peers), Some(true));
+    assert_eq!(offers_request(&mut peers), Some(true));
     peers.release(slot, CAP / 2);
-    assert_eq!(requested(&mut peers), None);
+    assert_eq!(offers_request(&mut peers), None);
     peers.release(slot, 1);
-    assert_eq!(requested(&mut peers), Some(false));
+    assert_eq!(offers_request(&mut peers), Some(false));
     peers.charge(slot, CAP + BEYOND);
     assert!(!peers.is_read(slot));
 }

@@ -91,7 +91,7 @@ impl AccessOperation {
 
     /// Returns the data and the length that the target reports, if it has to report the access.
     #[inline]
-    pub(in super::super) fn report_data(&self) -> Option<RemoteWriteData> {
+    pub(in super::super) fn completion_data(&self) -> Option<RemoteWriteData> {
         self.data().map(|data| RemoteWriteData { data, len: self.entry().len })
     }
 
@@ -139,7 +139,7 @@ impl AccessOperation {
     /// data.
     pub(in super::super) fn notice(&self, counts: Counts) -> AccessNotice {
         let mut notice =
-            AccessNotice { regions: [(0, 0); IOV_LIMIT], count: 0, counts, report_data: self.report_data() };
+            AccessNotice { regions: [(0, 0); IOV_LIMIT], count: 0, counts, completion_data: self.completion_data() };
         for piece in self.pieces() {
             if !notice.regions().iter().any(|(key, _)| *key == piece.key) {
                 notice.regions[notice.count] = (piece.key, 0);
@@ -285,7 +285,7 @@ pub(in super::super) struct AccessNotice {
     regions: [(u64, u64); IOV_LIMIT],
     count: usize,
     counts: Counts,
-    report_data: Option<RemoteWriteData>,
+    completion_data: Option<RemoteWriteData>,
 }
 
 impl AccessNotice {
@@ -300,8 +300,8 @@ impl AccessNotice {
     }
 
     /// Returns the content of the target's completion.
-    pub(in super::super) const fn report_data(&self) -> Option<RemoteWriteData> {
-        self.report_data
+    pub(in super::super) const fn completion_data(&self) -> Option<RemoteWriteData> {
+        self.completion_data
     }
 
     /// Records the generation of the region that was accessed by this key.

@@ -27,7 +27,7 @@ pub(in super::super) struct Serve {
     staged: Option<Buffer>,
     mode: ServeMode,
     /// Whether the peer is fetching the bytes.
-    requested: bool,
+    fetching: bool,
     /// Whether the bytes are a complete read, which is counted when it ends.
     counted: bool,
 }
@@ -60,15 +60,15 @@ impl RemoteAccesses {
         mode: ServeMode,
         counted: bool,
     ) -> u32 {
-        let requested = mode == ServeMode::Expected;
-        self.serves.insert(Serve { to, source, staged, mode, requested, counted }).to_wire() | SERVE
+        let fetching = mode == ServeMode::Expected;
+        self.serves.insert(Serve { to, source, staged, mode, fetching, counted }).to_wire() | SERVE
     }
 
     /// Handles a peer's request for the bytes of its read.
     pub(in super::super) fn serve_asked(&mut self, from: ConnectionId, wire: u32) -> PullAnswer {
         let Some(id) = self.serve_of(from, wire) else { return PullAnswer::Gone };
         let serve = &mut self.serves[id];
-        if std::mem::replace(&mut serve.requested, true) {
+        if std::mem::replace(&mut serve.fetching, true) {
             return PullAnswer::Nothing;
         }
         PullAnswer::Source(serve.source.clone())

@@ -110,11 +110,11 @@ impl TestEndpoint {
     }
 }
 
-/// Returns the time to wait for an event that should happen soon. `PERCALE_PATIENCE` is the factor by which this time
-/// is longer on a slow machine (an emulated one, or under valgrind).
+/// Returns the time to wait for an event that should happen soon. `PERCALE_TIMEOUT_SCALE` is the factor by which this
+/// time is longer on a slow machine (an emulated one, or under valgrind).
 fn event_timeout() -> Duration {
-    let times = std::env::var("PERCALE_PATIENCE").ok();
-    Duration::from_secs(30) * times.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
+    let times = std::env::var("PERCALE_TIMEOUT_SCALE").ok();
+    Duration::from_secs(30) * times.map_or(1, |times| times.parse().expect("PERCALE_TIMEOUT_SCALE is a whole number"))
 }
 
 /// Makes progress on all test endpoints until `ready` returns something.

@@ -259,7 +259,10 @@ fn late_answer_to_failed_send_ends_no_other_send() {
         // The peer pulled the first message, and the transfer failed at this endpoint.
         let first = post(0);
         a.engine(|engine| {
-            assert!(matches!(engine.core.messages.sends_mut().requested(slot, first), SendAsked::Payload(..)));
+            assert!(matches!(
+                engine.core.messages.sends_mut().handle_pull_request(slot, first),
+                SendAsked::Payload(..)
+            ));
             engine.core.pushed(slot, first, Err(PullError::Fault));
         });
         assert_eq!(read().expect("the failure is reported at once").unwrap_err().error, ErrorCode::Fault);

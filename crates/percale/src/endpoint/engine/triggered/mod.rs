@@ -16,7 +16,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::deferred_cleanup::Memory;
+use super::deferred_cleanup::OperationMemory;
 use super::staged::Staged;
 use super::types::{Notify, Side};
 use crate::completion::counter::{Condition, Counter, Due};
@@ -77,8 +77,8 @@ impl Triggered {
     }
 
     /// Returns the posted operation with its memory, and the host memory on which it runs.
-    pub(super) fn into_parts(self) -> (Box<Transfer>, Memory) {
-        (self.transfer, Memory::Staged(self.staged))
+    pub(super) fn into_parts(self) -> (Box<Transfer>, OperationMemory) {
+        (self.transfer, OperationMemory::Staged(self.staged))
     }
 }
 

@@ -17,7 +17,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub(super) use self::progress::{OptionalWork, PEEKED_READS, ReadPace};
+pub(super) use self::progress::{EMPTY_READS_PER_PROGRESS, OptionalWork, ReadPace};
 use crate::transport::shm::WakeMethod;
 
 /// The time of the first sleeps while a link waits for its peer's progress.

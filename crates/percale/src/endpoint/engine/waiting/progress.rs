@@ -1,13 +1,13 @@
 //! How much progress the calls of an endpoint make: how often a read of results does more than check the rings, and
 //! whether progress includes work that most endpoints do not have.
 
-use crate::system::spin::EmptyPolls;
+use crate::system::spin::EmptyReads;
 
 /// The number of reads of waiting results after which progress is made.
 const READS_BEFORE_PROGRESS: u32 = 16;
 
 /// One of this many reads that find nothing makes progress.
-pub(in super::super) const PEEKED_READS: u32 = 4;
+pub(in super::super) const EMPTY_READS_PER_PROGRESS: u32 = 4;
 
 /// The pace at which reads of results make progress.
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub(in super::super) struct ReadPace {
     /// The number of these reads that may check the rings alone while nothing arrives.
     peeks: u32,
     /// The number of consecutive reads that found nothing.
-    empty_reads: EmptyPolls,
+    empty_reads: EmptyReads,
 }
 
 impl ReadPace {
     pub(in super::super) const fn new() -> Self {
-        Self { reads: 0, peeks: 0, empty_reads: EmptyPolls::NONE }
+        Self { reads: 0, peeks: 0, empty_reads: EmptyReads::NONE }
     }
 
     /// Counts one more read.
@@ -58,13 +58,13 @@ impl ReadPace {
     /// Lets the next reads check the rings alone.
     #[inline]
     pub(in super::super) const fn allow_peeks(&mut self) {
-        self.peeks = PEEKED_READS;
+        self.peeks = EMPTY_READS_PER_PROGRESS;
     }
 
     /// Records that a read found a result.
     #[inline]
     pub(in super::super) const fn found(&mut self) {
-        self.empty_reads = EmptyPolls::NONE;
+        self.empty_reads = EmptyReads::NONE;
     }
 
     /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the thread should

@@ -76,7 +76,7 @@ fn a_reader_that_finds_nothing_makes_progress_at_every_fourth_read() {
         }
         peeks += 1;
     }
-    assert_eq!(peeks, PEEKED_READS - 1);
+    assert_eq!(peeks, EMPTY_READS_PER_PROGRESS - 1);
     pace.begin_progress();
     pace.count();
     assert!(!pace.may_peek_only(), "everything must be polled once more first");
