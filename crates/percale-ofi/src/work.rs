@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn control(domain: *mut fid, command: c_int, argume
 unsafe fn count<'a>(fid: *mut fid_cntr) -> Result<&'a Count, i32> {
     // SAFETY: the caller guarantees this.
     unsafe { Count::of_class(fid.cast()) }.ok_or_else(|| {
-        log::warning!(FI_LOG_DOMAIN, "deferred work: a counter is missing or belongs to another provider");
+        log::warning!(FI_LOG_DOMAIN, "deferred work: a counter is missing, or is not a counter of this provider");
         libc::EINVAL
     })
 }

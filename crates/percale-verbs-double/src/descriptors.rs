@@ -101,6 +101,17 @@ mod tests {
         let listed = || inherited().filter(|one| numbers.contains(&one.load(Ordering::Relaxed))).count();
         numbers.clone().for_each(private);
         assert_eq!(listed(), numbers.len());
+        // SAFETY: the child makes only system calls, and closes the descriptors that it has inherited.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            in_child();
+            // SAFETY: the child ends without running the parent's destructors.
+            unsafe { libc::_exit(i32::from(listed() > 0)) };
+        }
+        let mut status = -1;
+        // SAFETY: the child belongs to this test.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child has not closed all descriptors");
         numbers.clone().for_each(unlist);
         assert_eq!(listed(), 0);
     }

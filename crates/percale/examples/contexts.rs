@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             client.progress();
             sharers.iter().for_each(|endpoint| _ = endpoint.progress());
         }
-        let got = receiving.take().ok_or("the receive is ready")??;
+        let got = receiving.take().ok_or("the receive is not ready")??;
         println!("shared: {}", String::from_utf8_lossy(&got.to_vec()));
     }
     Ok(())

@@ -132,7 +132,7 @@ fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
         } else {
             let back = endpoint.send(server, vec![0; 8]).invalidating(name.key).wait();
             if let Err(error) = back {
-                assert_eq!(error.errno(), ErrorCode::KeyRejected.errno(), "the lease had expired: {error}");
+                assert_eq!(error.errno(), ErrorCode::KeyRejected.errno(), "not an expired lease: {error}");
             }
         }
     }

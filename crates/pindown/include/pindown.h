@@ -357,8 +357,8 @@ const char *pindown_reason_text(uint32_t reason);
 /* The result of pindown_register. */
 struct pindown_registration {
 	/*
-	 * The handle that pindown_deregister takes and pindown_check returns. Any value is possible. A handle is not
-	 * reused before 2^32 further registrations were made.
+	 * The handle that pindown_deregister takes and pindown_check returns. It needs all 64 bits. A process never uses
+	 * a handle again, in any cache.
 	 */
 	uint64_t handle;
 	uint64_t local_key;

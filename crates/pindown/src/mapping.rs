@@ -86,6 +86,16 @@ impl Mappings {
     /// # Errors
     /// Errors of the system calls.
     pub fn of(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
+        let found = self.before_gap(range)?;
+        let end = found.last().map_or(0, |last| last.range.end());
+        Ok((end >= range.end()).then_some(found))
+    }
+
+    /// Returns the mappings of a range, in order, up to the first address that is not mapped.
+    ///
+    /// # Errors
+    /// Errors of the system calls.
+    pub(crate) fn before_gap(&self, range: Range) -> io::Result<Vec<Mapping>> {
         if self.query.load(Ordering::Relaxed) {
             match self.query_all(range) {
                 Err(error) if is_unknown(&error) => self.query.store(false, Ordering::Relaxed),
@@ -144,7 +154,7 @@ impl Mappings {
         true
     }
 
-    fn query_all(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
+    fn query_all(&self, range: Range) -> io::Result<Vec<Mapping>> {
         let mut found: Vec<Mapping> = Vec::new();
         let mut next = range.start();
         while next < range.end() {
@@ -153,14 +163,14 @@ impl Mappings {
                     next = mapping.range.end();
                     found.push(mapping);
                 }
-                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                Err(rustix::io::Errno::NOENT) => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Some(found))
+        Ok(found)
     }
 
-    fn read_all(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
+    fn read_all(&self, range: Range) -> io::Result<Vec<Mapping>> {
         let _alone = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut text = String::new();
         (&self.file).rewind()?;
@@ -169,12 +179,12 @@ impl Mappings {
         let mut found = Vec::new();
         for mapping in text.lines().filter_map(parse).filter(|mapping| mapping.range.overlaps(range)) {
             if mapping.range.start() > next {
-                return Ok(None);
+                break;
             }
             next = mapping.range.end();
             found.push(mapping);
         }
-        Ok((next >= range.end()).then_some(found))
+        Ok(found)
     }
 }
 
@@ -306,14 +316,13 @@ mod tests {
             (Range::of(&here).expect("a range"), true, true),
             (code, false, false),
         ] {
-            let read = mappings.read_all(range).expect("read").expect("mapped");
+            let read = mappings.read_all(range).expect("read");
             assert!(read.iter().all(|mapping| (mapping.backing == Backing::Anonymous) == anonymous), "{read:?}");
             assert!(read.iter().all(|mapping| mapping.writable == writable && !mapping.shared), "{read:?}");
             assert!(read[0].range.start() <= range.start() && range.end() <= read[read.len() - 1].range.end());
             match mappings.query_all(range) {
                 Ok(requested) => {
                     // Threads of other tests may have extended the mapping in the meantime.
-                    let requested = requested.expect("mapped");
                     assert_eq!(requested.len(), read.len());
                     for (requested, read) in requested.into_iter().zip(read) {
                         assert!(requested.range.overlaps(read.range));
@@ -402,7 +411,7 @@ mod tests {
         let mappings = Mappings::open().expect("/proc");
         let low = Range::new(page_size(), page_size()).expect("a range");
         assert_eq!(mappings.of(low).expect("asked"), None);
-        assert_eq!(mappings.read_all(low).expect("read"), None);
+        assert_eq!(mappings.read_all(low).expect("read"), []);
         let huge = Range::new(Range::of(&[0_u8; 8]).expect("a range").start(), 1 << 46).expect("a range");
         assert_eq!(mappings.of(huge).expect("asked"), None);
     }

@@ -1,5 +1,5 @@
 //! A program that installs a seccomp filter after it has opened a cache. From then on the kernel rejects membarrier(2),
-//! which the cache uses to detect that uses have ended.
+//! which the cache uses to detect that uses have ended, or ioctl(2), with which it queries a userfaultfd for changes.
 #![expect(unsafe_code, reason = "a filter of system calls; the block states its own reason")]
 
 use std::collections::HashMap;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pindown::monitor::imported::Notifier;
+use pindown::monitor::userfaultfd::Unseen;
 use pindown::monitor::{Choice, Refusal};
 use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, page_size};
 
@@ -47,12 +48,17 @@ impl Pins {
 
 /// Makes the kernel reject membarrier(2) from this thread, and from those that it starts, from now on.
 fn refuse_membarrier() {
+    refuse(libc::SYS_membarrier);
+}
+
+/// Makes the kernel reject a system call from this thread, and from those that it starts, from now on.
+fn refuse(call: libc::c_long) {
     let op = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let mut program = [
         // The number of the system call is the first field.
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32, 0, 1),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1),
         op(libc::BPF_RET | libc::BPF_K, refused, 0, 0),
         op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
@@ -131,5 +137,38 @@ fn nothing_is_kept_while_an_idle_lane_cannot_be_fenced() {
         let now = cache.stats();
         assert!(now.hits > stats.hits + 50, "registrations are kept again: {now:?}");
         assert!(pins.count() <= 8, "{} pinned, {now:?}", pins.count());
+    });
+}
+
+/// Requirements: RCACHE-010.
+#[test]
+fn nothing_is_kept_if_the_query_for_changes_is_denied() {
+    filtered(|| {
+        let pins = Pins::default();
+        let userfaultfd = Choice::Userfaultfd(Unseen::NeverMade.into());
+        let cache = match Cache::builder(pins.clone()).monitor(userfaultfd).open() {
+            Ok(cache) => cache,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let lane = cache.lane();
+        let memory = vec![0_u8; 1 << 20];
+        let range = Range::of(&memory).expect("a range");
+        let look_up = || {
+            let used = lane.get(range, Access::empty()).expect("registered");
+            let is_single = used.is_single();
+            lane.end(used);
+            is_single
+        };
+        assert!(!look_up() && !look_up(), "{:?}", cache.stats());
+        let own = cache.register(range, Access::empty()).expect("registered");
+        assert_eq!((own.unwatched, cache.check()), (None, None));
+        refuse(libc::SYS_ioctl);
+        assert!((0..120).all(|_| look_up()));
+        let stats = cache.stats();
+        assert_eq!(stats.single_uses_for(Refusal::MonitorEnded), 120, "{stats:?}");
+        assert_eq!((cache.check(), cache.check()), (Some(own.handle), None), "the memory may have changed");
+        cache.deregister(own.handle).expect("is a registration");
+        cache.sweep();
+        assert_eq!(pins.count(), 0, "{stats:?}");
     });
 }

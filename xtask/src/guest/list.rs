@@ -134,7 +134,7 @@ pub(super) const ALL: &[GuestProgram] = &[
     ),
     test(
         "processes-verbs",
-        "two processes over verbs: peers that exit, stop and disconnect",
+        "two processes over verbs: peers that are killed, are stopped or disconnect",
         "percale-conformance:processes",
         &["verbs::"],
         300,

@@ -206,7 +206,7 @@ impl TortureReport {
         }
         let stale = (stale > 0).then(|| format!("{} stale registrations were returned", units::count(stale)));
         let wrong_keys = (wrong_keys > 0).then(|| format!("{} wrong keys were returned", units::count(wrong_keys)));
-        let failed = (failed > 0).then(|| format!("{} trials failed to run", units::count(failed)));
+        let failed = (failed > 0).then(|| format!("{} trials failed without a result", units::count(failed)));
         let parts: Vec<_> = stale.into_iter().chain(wrong_keys).chain(failed).chain(missing).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }

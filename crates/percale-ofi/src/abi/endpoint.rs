@@ -132,7 +132,7 @@ constants! { OPTIONS: c_int;
     FI_OPT_BUFFERED_LIMIT = 3, "Maximum size of buffered receives (size_t).";
     FI_OPT_SEND_BUF_SIZE = 4, "Size of the send buffers in bytes.";
     FI_OPT_RECV_BUF_SIZE = 5, "Size of the receive buffers in bytes.";
-    FI_OPT_TX_SIZE = 6, "Maximum number of outstanding operations.";
+    FI_OPT_TX_SIZE = 6, "Maximum number of outstanding transmit operations.";
     FI_OPT_RX_SIZE = 7, "Maximum number of posted receives.";
     FI_OPT_FI_HMEM_P2P = 8, "Whether devices access each other's memory directly (int, `FI_HMEM_P2P_*`).";
     FI_OPT_XPU_TRIGGER = 9, "Device triggers (1.x).";

@@ -46,7 +46,7 @@ constants! { FLAGS: u64;
     FI_LOCAL_COMM = 1 << 51, "Reaches peers on this machine.";
     FI_REMOTE_COMM = 1 << 52, "Reaches peers on other machines.";
     FI_SHARED_AV = 1 << 53, "Address vectors that processes share.";
-    FI_PROV_ATTR_ONLY = 1 << 54, "fi_getinfo only lists the available providers.";
+    FI_PROV_ATTR_ONLY = 1 << 54, "fi_getinfo only lists the providers, usable or not.";
     FI_NUMERICHOST = 1 << 55, "The node is an address, not a name.";
     FI_RMA_EVENT = 1 << 56, "Counters of regions count remote access.";
     FI_SOURCE = 1 << 57, "Completions contain their source. In fi_getinfo: node and service are local.";

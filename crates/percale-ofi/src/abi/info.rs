@@ -277,7 +277,7 @@ constants! { CONSTANTS: u32;
     FI_PROGRESS_UNSPEC = 0, "Progress: unspecified, any model.";
     FI_PROGRESS_AUTO = 1, "Progress: automatic.";
     FI_PROGRESS_MANUAL = 2, "Progress: in the application's calls.";
-    FI_PROGRESS_CONTROL_UNIFIED = 3, "Progress: control and data operations make progress together (2.x).";
+    FI_PROGRESS_CONTROL_UNIFIED = 3, "Progress: manual; the application serializes control and data calls (2.x).";
     FI_THREAD_UNSPEC = 0, "Threads: unspecified, any model.";
     FI_THREAD_SAFE = 1, "Threads: any thread may use any object.";
     FI_THREAD_FID = 2, "Threads: one at a time for each object.";

@@ -556,7 +556,7 @@ fn with_counter<'d>(mut builder: EndpointBuilder<'d>, flags: u64, counter: &Coun
 /// Binds an object of a kind that can be bound only once.
 fn once<T>(place: &mut Option<Arc<T>>, given: &Arc<T>, what: &str) -> Result<(), i32> {
     if place.is_some() {
-        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: another {what} is already bound to the endpoint");
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: one {what} is already bound to the endpoint");
         return Err(libc::EINVAL);
     }
     *place = Some(Arc::clone(given));

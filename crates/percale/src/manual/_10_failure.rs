@@ -42,8 +42,8 @@
 //! * **The peer came back at the same address.** Nothing has to be inserted. Send again: the endpoint connects to the
 //!   new process. That process has no state of the earlier one, so repeat the setup: exchange addresses, send the
 //!   descriptions of regions again, join groups again. To wait for the new process, post a receive without `.from` and
-//!   let the new process send first. A receive with `.from(peer)` tries to connect, and fails with `Refused` while no
-//!   process listens at the address.
+//!   let the new process send first. After a connection to the peer has ended, a receive with `.from(peer)` tries to
+//!   connect, and fails with `Refused` while no process listens at the address.
 //! * **Messages of both processes have the same source.** Messages of the former process that have arrived completely
 //!   come before those of the new one, and its other messages are lost. To distinguish the processes, put a run number
 //!   into the messages.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use slab::Slab;
 
@@ -11,8 +12,8 @@ use crate::journal::Journal;
 use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 
-/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is not reused before 2^32
-/// further registrations were made.
+/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A process never uses a handle again,
+/// in any cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
@@ -84,18 +85,20 @@ pub(super) struct Handles<P> {
     changed: VecDeque<Handle>,
     /// The index in `all` of each registration.
     numbers: HashMap<Handle, u32>,
-    /// The next handle. A counter of 64 bits never wraps, so no handle is used again.
-    next: u64,
 }
 
 /// The first handle. Its lower 32 bits are 0, so that a program that stores only the lower half fails at its first
 /// registration.
 const FIRST: u64 = 1 << 32;
 
+/// The next handle of the process. All caches share the counter, so a handle of one cache does not identify a
+/// registration of another, or of one that is opened later. A counter of 64 bits never wraps.
+static NEXT: AtomicU64 = AtomicU64::new(FIRST);
+
 impl<P> Handles<P> {
     pub(super) fn new() -> Self {
         let (all, tree, changed) = (Slab::new(), Tree::new(), VecDeque::new());
-        Self { all, tree, changed, numbers: HashMap::new(), next: FIRST }
+        Self { all, tree, changed, numbers: HashMap::new() }
     }
 
     /// Queues the registrations that overlap the range. Allocates no memory.
@@ -128,8 +131,7 @@ impl<P> Handles<P> {
         (inode, locked): (Option<WatchedInode>, Option<Range>),
         changed: bool,
     ) -> Handle {
-        let handle = Handle(self.next);
-        self.next += 1;
+        let handle = Handle(NEXT.fetch_add(1, Ordering::Relaxed));
         let number = self.all.insert(Own { pin, inode, locked, handle, reported: changed }) as u32;
         self.numbers.insert(handle, number);
         self.tree.insert(number, range);
@@ -167,7 +169,7 @@ impl fmt::Display for Handle {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -177,10 +179,19 @@ mod tests {
         let range = Range::new(0x1000, 0x1000).expect("a range");
         let first = handles.insert((), range, (None, None), false);
         assert!(handles.remove(first).is_some());
-        handles.next += u64::from(u32::MAX); // As if that many registrations had been made.
+        NEXT.fetch_add(u64::from(u32::MAX), Ordering::Relaxed); // As if that many registrations had been made.
         let second = handles.insert((), range, (None, None), false);
         assert_ne!(second, first);
         assert!(handles.remove(first).is_none(), "the handle refers to another registration now");
         assert!(handles.remove(second).is_some() && handles.len() == 0);
+    }
+
+    #[test]
+    fn a_handle_of_one_cache_is_unknown_to_another() {
+        let range = Range::new(0x1000, 0x1000).expect("a range");
+        let [mut one, mut other] = [Handles::new(), Handles::new()];
+        let [first, second] = [&mut one, &mut other].map(|handles| handles.insert((), range, (None, None), false));
+        assert!(one.remove(second).is_none() && other.remove(first).is_none());
+        assert_eq!((one.len(), other.len()), (1, 1));
     }
 }

@@ -50,7 +50,9 @@ impl<R: Registrar> Shared<R> {
             // A change that is reported from now on prevents the registration from being kept. A change that began
             // before and is not reported yet marks the report page as busy.
             let ticket = table.begin(wide);
-            (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
+            // A monitor that has ended refuses the range itself, and releases the threads that wait for it.
+            let changing = self.journal.busy() && !self.journal.has_ended();
+            (ticket, if changing { Err(Refusal::Changed) } else { kept }, wide)
         };
         let mut unfinished = PendingRegistration { shared: self, ticket, is_look_up: true, watched: None };
         if !out.is_empty() {

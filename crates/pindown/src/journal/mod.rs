@@ -114,7 +114,7 @@ impl Journal {
         match answer {
             UnreadChanges::Settled => false,
             UnreadChanges::Changing => true,
-            UnreadChanges::Closed => {
+            UnreadChanges::Unanswered => {
                 self.page.end();
                 true
             }
@@ -138,12 +138,18 @@ impl Journal {
         self.page.inodes.get(slot as usize).map_or(0, |count| count.load(Ordering::Acquire))
     }
 
+    /// Returns whether the monitor's reports have ended.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.page.has_ended()
+    }
+
     /// Returns whether a change is under way that was reported when it began and may not be reported again, or whether
     /// the reports have ended. A monitor that marks the page first reports the change afterwards, so its mark is
     /// ignored here.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
-        (!self.waits && self.marked()) || self.page.has_ended()
+        (!self.waits && self.marked()) || self.has_ended()
     }
 
     #[inline]

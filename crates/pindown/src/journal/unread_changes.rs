@@ -36,7 +36,7 @@ pub(crate) enum UnreadChanges {
     /// A change is under way.
     Changing,
     /// The kernel cannot answer: the program has closed the descriptor, or the system denies the request.
-    Closed,
+    Unanswered,
 }
 
 /// Queries whether a change is under way that has not been read. The kernel counts a change before the mapping is
@@ -46,13 +46,44 @@ pub(crate) enum UnreadChanges {
 pub(crate) fn ask(uffd: BorrowedFd<'_>) -> UnreadChanges {
     let argument = UffdioWriteprotect::default();
     // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure; the kernel rejects a range of length 0.
-    let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
-    let errno = io::Error::last_os_error().raw_os_error();
+    let result = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
     // Later loads are not performed before the system call has returned.
     fence(Ordering::Acquire);
-    match errno {
-        Some(libc::EINVAL) if answer != 0 => UnreadChanges::Settled,
-        Some(libc::EAGAIN) if answer != 0 => UnreadChanges::Changing,
-        _ => UnreadChanges::Closed,
+    decide(result, errno)
+}
+
+/// Returns what the result of the system call means. `errno` is valid only if the result is -1. Only the two errors with
+/// which a userfaultfd answers a request for an empty range are answers. After any other result, success included, it is
+/// unknown whether there are changes. EINTR, with which a supervisor of system calls (seccomp_unotify(2)) may end one
+/// call, is no denial: the caller asks again.
+#[inline]
+fn decide(result: libc::c_int, errno: libc::c_int) -> UnreadChanges {
+    match (result, errno) {
+        (-1, libc::EINVAL) => UnreadChanges::Settled,
+        (-1, libc::EAGAIN | libc::EINTR) => UnreadChanges::Changing,
+        _ => UnreadChanges::Unanswered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_two_errors_of_a_userfaultfd_are_answers() {
+        assert_eq!(decide(-1, libc::EINVAL), UnreadChanges::Settled);
+        for changing in [libc::EAGAIN, libc::EINTR] {
+            assert_eq!(decide(-1, changing), UnreadChanges::Changing, "errno {changing}");
+        }
+        for denied in [libc::EBADF, libc::ENOTTY, libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EFAULT, 0] {
+            assert_eq!(decide(-1, denied), UnreadChanges::Unanswered, "errno {denied}");
+        }
+        // A call that succeeds leaves the errno of an earlier call.
+        for (result, errno) in
+            [0, 1, -2].into_iter().flat_map(|result| [0, libc::EINVAL, libc::EAGAIN].map(|errno| (result, errno)))
+        {
+            assert_eq!(decide(result, errno), UnreadChanges::Unanswered, "result {result}, errno {errno}");
+        }
     }
 }

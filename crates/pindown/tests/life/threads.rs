@@ -63,13 +63,18 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// Closes the descriptors of this process that have `name` in their names in /proc. Returns their number.
-fn close_all(name: &str) -> usize {
+/// Returns the descriptors of this process that have `name` in their names in /proc.
+fn descriptors(name: &str) -> Vec<i32> {
     let all = std::fs::read_dir("/proc/self/fd").expect("is there").flatten();
     let named =
         all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().contains(name)));
     let numbers = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let numbers: Vec<i32> = numbers.collect();
+    numbers.collect()
+}
+
+/// Closes the descriptors of this process that have `name` in their names in /proc. Returns their number.
+fn close_all(name: &str) -> usize {
+    let numbers = descriptors(name);
     for number in &numbers {
         // SAFETY: the child ends soon. The test only checks whether the owners of the descriptors detect this.
         unsafe { libc::close(*number) };
@@ -103,6 +108,100 @@ fn wait_times_out_if_its_descriptors_were_closed() {
         } else {
             assert_eq!(ended, 1, "{name}");
         }
+    }
+}
+
+/// The application has closed the monitor's descriptor, and opened a file with the same number: the file stays open.
+///
+/// Requirements: MON-031.
+#[test]
+fn file_at_the_number_of_a_closed_descriptor_is_left_alone() {
+    let kept = forked(|| {
+        // SAFETY: the call takes a number. It ends a child that would wait forever.
+        unsafe { libc::alarm(60) };
+        let userfaultfd = Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
+        let Ok(cache) = Cache::builder(Nothing).monitor(userfaultfd).open() else { return 2 };
+        let lane = cache.lane();
+        let memory = Memory::new(4);
+        let look_up = || {
+            let used = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE).expect("registered");
+            let is_single = used.is_single();
+            lane.end(used);
+            is_single
+        };
+        look_up();
+        let number = descriptors("userfaultfd")[0] as u64;
+        let (reader, _writer) = pipe();
+        done(libc::SYS_dup3, [reader, number, 0, 0, 0, 0]);
+        let all_single = (0..3).all(|_| look_up());
+        let registered = cache.register(range(memory.start, memory.len), Access::LOCAL_WRITE);
+        let name = std::fs::read_link(format!("/proc/self/fd/{number}")).expect("is open");
+        u8::from(all_single && registered.is_ok() && name.to_string_lossy().starts_with("pipe:"))
+    });
+    if kept == 2 {
+        eprintln!("skipped: this system has no userfaultfd");
+    } else {
+        assert_eq!(kept, 1);
+    }
+}
+
+/// Makes the kernel reject read(2) and readv(2) of a descriptor from every thread of the process from now on.
+fn refuse_reading(descriptor: u32) {
+    let op = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        // The number of the system call is the first field, and the first argument is at byte 16.
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_read as u32, 1, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_readv as u32, 0, 3),
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 16, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, descriptor, 0, 1),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the call takes numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    let (mode, all) = (libc::SECCOMP_SET_MODE_FILTER.into(), libc::SECCOMP_FILTER_FLAG_TSYNC);
+    done(libc::SYS_seccomp, [mode, all, (&raw const program) as u64, 0, 0, 0]);
+}
+
+/// A filter denies the monitor to read its descriptor. The next look-up lets the thread continue that waits for this.
+///
+/// Requirements: MON-031.
+#[test]
+fn look_up_releases_a_thread_that_waits_for_a_denied_read() {
+    let released = forked(|| {
+        // SAFETY: the call takes a number. It ends a child that would wait forever.
+        unsafe { libc::alarm(60) };
+        let userfaultfd = Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
+        let Ok(cache) = Cache::builder(Nothing).monitor(userfaultfd).open() else { return 2 };
+        let lane = cache.lane();
+        let [changed, other] = [Memory::new(4), Memory::new(4)];
+        let look_up = |memory: &Memory| {
+            let used = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE).expect("registered");
+            let is_single = used.is_single();
+            lane.end(used);
+            is_single
+        };
+        if [&changed, &other].into_iter().any(look_up) {
+            return 3;
+        }
+        refuse_reading(descriptors("userfaultfd")[0] as u32);
+        let (start, len) = (changed.start, changed.len);
+        let thread = std::thread::spawn(move || call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]).is_ok());
+        for _ in 0..2000 {
+            look_up(&other);
+            if thread.is_finished() {
+                return u8::from(look_up(&other) && thread.join().is_ok_and(|unmapped| unmapped));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        0
+    });
+    if released == 2 {
+        eprintln!("skipped: this system has no userfaultfd");
+    } else {
+        assert_eq!(released, 1);
     }
 }
 

@@ -92,7 +92,7 @@ impl Arena<'_> {
             let change = Change::draw(region, &memory, region.changes(), &mut thread.dice);
             let watched = thread.dice.once_in(2);
             if watched {
-                check(&memory, thread, || "the first use since the previous change".into())?;
+                check(&memory, thread, || "the previous change, before the next one".into())?;
             }
             self.subjects.iter().for_each(|subject| subject.about_to_change(memory.registered));
             region.count();
@@ -110,7 +110,7 @@ impl Arena<'_> {
             }
             region.count();
             if watched {
-                check(&memory, thread, || region.name_of_last())?;
+                check(&memory, thread, || format!("{}, immediately", region.name_of_last()))?;
             }
             drop(memory);
             thread.tally.changes += 1;
@@ -159,7 +159,7 @@ fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io
     let current = thread.comparer.is_word_current(UsedRegistration::of(&used).slot, page.start() + 8 * thread.number);
     lane.end(used);
     if let Ok(current) = current {
-        thread.tally.record_check(current, || format!("{}, immediately", after()));
+        thread.tally.record_check(current, after);
     }
     Ok(())
 }

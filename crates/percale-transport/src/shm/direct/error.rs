@@ -14,7 +14,7 @@ pub enum DirectError {
     #[error("the region is no longer granted")]
     Stale,
     /// The kernel reported a memory fault, on either side.
-    #[error("the memory of the access is not accessible (EFAULT)")]
+    #[error("the memory of the access is not accessible")]
     Fault,
     /// The target of an atomic operation is not aligned to its size.
     #[error("the target of an atomic operation is not aligned to its size")]

@@ -339,7 +339,7 @@ impl Pull {
             {
                 (0, false)
             }
-            _ => return Err("data frame for a transfer that the receiver copies itself".into()),
+            _ => return Err("data frame for a transfer that expects none".into()),
         };
         let len = payload.len() as u64;
         if offset == GONE && len == 0 && arrived < self.wanted {

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 
 use super::sys;
+use crate::mapping::Mappings;
 use crate::range::Range;
 
 /// The monitor may use one sixteenth of a process's mappings.
@@ -46,27 +47,41 @@ impl Locked {
     /// Locks whole pages for one more registration.
     ///
     /// # Errors
-    /// Errors of mlock2(2); ENOMEM if too many pieces are locked.
-    pub(super) fn add(&self, range: Range) -> rustix::io::Result<()> {
+    /// Errors of mlock2(2), after which the locks are as before; ENOMEM if too many pieces are locked.
+    pub(super) fn add(&self, range: Range, mappings: &Mappings) -> rustix::io::Result<()> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         let gaps = gaps(&pieces, range);
         // Each gap becomes a piece, and the pieces at the two ends of the range may be split.
         if pieces.len() + gaps.len() + 2 > self.most {
             return Err(Errno::NOMEM);
         }
-        let was_locked: Vec<(Range, bool)> = gaps.into_iter().map(|gap| (gap, sys::is_locked(gap))).collect();
+        let parts: Vec<(Range, bool)> = gaps.into_iter().flat_map(|gap| lock_states(gap, mappings)).collect();
+        // The program had locked these pieces. If they are not locked now, another mapping has replaced them, which the
+        // monitor locks.
+        let replaced: Vec<Range> = foreign(&pieces, range)
+            .flat_map(|piece| lock_states(piece, mappings))
+            .filter_map(|(part, is_locked)| (!is_locked).then_some(part))
+            .collect();
+        if pieces.len() + parts.len() + 2 * replaced.len() + 2 > self.most {
+            return Err(Errno::NOMEM);
+        }
         // Locks the whole range each time, because another mapping may be there than before.
         if let Err(error) = sys::lock(range) {
             // Pages before the one that could not be locked are locked now.
-            was_locked.iter().filter(|(_, was_locked)| !was_locked).for_each(|(gap, _)| sys::unlock(*gap));
+            let unlocked = parts.iter().filter_map(|(part, was_locked)| (!was_locked).then_some(part));
+            unlocked.chain(&replaced).for_each(|part| sys::unlock(*part));
             return Err(error);
         }
         split(&mut pieces, range);
         for (_, piece) in pieces.range_mut(range.start()..range.end()) {
             piece.count += 1;
         }
-        for (gap, was_locked) in was_locked {
-            pieces.insert(gap.start(), Piece { end: gap.end(), count: 1, ours: !was_locked });
+        for part in replaced {
+            split(&mut pieces, part);
+            pieces.range_mut(part.start()..part.end()).for_each(|(_, piece)| piece.ours = true);
+        }
+        for (part, was_locked) in parts {
+            pieces.insert(part.start(), Piece { end: part.end(), count: 1, ours: !was_locked });
         }
         Ok(())
     }
@@ -101,6 +116,38 @@ fn gaps(pieces: &BTreeMap<u64, Piece>, range: Range) -> Vec<Range> {
     }
     gaps.extend(Range::between(at, range.end()));
     gaps
+}
+
+/// Returns the parts of the range in pieces that the program had locked.
+fn foreign(pieces: &BTreeMap<u64, Piece>, range: Range) -> impl Iterator<Item = Range> {
+    let before = pieces.range(..range.start()).next_back();
+    let all = before.into_iter().chain(pieces.range(range.start()..range.end())).filter(|(_, piece)| !piece.ours);
+    all.filter_map(move |(start, piece)| Range::between((*start).max(range.start()), piece.end.min(range.end())))
+}
+
+/// Splits a range into parts that are locked (`true`) or not (`false`). Addresses that are not mapped, and those after
+/// them, count as locked: mlock2(2) does not reach them, so the monitor never has to unlock them.
+fn lock_states(range: Range, mappings: &Mappings) -> Vec<(Range, bool)> {
+    if !sys::is_locked(range) {
+        return vec![(range, false)];
+    }
+    let mut parts: Vec<(Range, bool)> = Vec::new();
+    // The kernel locks whole mappings, and splits a mapping that is locked in part.
+    let ends = mappings.before_gap(range).unwrap_or_default().into_iter().map(|mapping| mapping.range.end());
+    let mut start = range.start();
+    for end in ends.map(|end| end.min(range.end())) {
+        let Some(part) = Range::between(start, end) else { continue };
+        let is_locked = sys::is_locked(part);
+        match parts.last_mut() {
+            Some((last, state)) if *state == is_locked => {
+                *last = Range::between(last.start(), end).unwrap_or(*last);
+            }
+            _ => parts.push((part, is_locked)),
+        }
+        start = end;
+    }
+    parts.extend(Range::between(start, range.end()).map(|rest| (rest, true)));
+    parts
 }
 
 /// Splits the pieces that extend beyond the ends of the range.
@@ -144,7 +191,8 @@ mod tests {
         }
         let locked = Locked { pieces: Mutex::new(pieces), most: 6 };
         // Two pieces, three gaps, and room for two splits.
-        assert_eq!(locked.add(range(0, 50)), Err(Errno::NOMEM));
+        let mappings = Mappings::open().expect("/proc");
+        assert_eq!(locked.add(range(0, 50), &mappings), Err(Errno::NOMEM));
         assert_eq!(locked.pieces.lock().unwrap().len(), 2, "a refused range changes nothing");
     }
 }

@@ -206,7 +206,10 @@ impl Shared {
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 // Changes can no longer be reported, so no registration is kept from now on. The next look-up replaces
                 // the descriptor.
-                Err(_) => return self.page.end(),
+                Err(_) => {
+                    self.page.end();
+                    return self.doorbell.ring();
+                }
             }
             self.page.busy.fetch_and(!MARK, Ordering::Release);
             self.doorbell.ring();
@@ -326,7 +329,7 @@ impl MonitorBackend for UserfaultfdMonitor {
         self.shared.watch(range)?;
         if self.settings.unseen == Unseen::GuardsRefused {
             // Locks the range each time, because another mapping, which is not locked, may have replaced the former.
-            self.shared.locked().add(range).map_err(|_| Refusal::NotWatchable)?;
+            self.shared.locked().add(range, &self.shared.mappings).map_err(|_| Refusal::NotWatchable)?;
         }
         let locked = (self.settings.unseen == Unseen::GuardsRefused).then_some(range);
         if self.shared.removed.overlaps(range) {

@@ -217,11 +217,15 @@ impl Userfaultfd {
         Ok(read / size_of::<UffdMessage>())
     }
 
-    /// Replaces this descriptor by another, permanently. Called after the reading thread has ended, which has the other
-    /// copy: the kernel then ends the registrations, and all threads that wait for their changes to be read continue. A
-    /// later [`ask`](crate::journal::unread_changes::ask) returns
-    /// [`Closed`](crate::journal::unread_changes::UnreadChanges::Closed).
+    /// Replaces this descriptor by another, permanently, unless the program has closed it: its number may refer to a
+    /// file of the program now. Called after the monitor has ended. The reading thread has the other copy. If that
+    /// thread has ended too, the kernel ends the registrations, and all threads that wait for their changes to be read
+    /// continue. A later [`ask`](crate::journal::unread_changes::ask) returns
+    /// [`Unanswered`](crate::journal::unread_changes::UnreadChanges::Unanswered).
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
+        if !self.is_open() {
+            return;
+        }
         // SAFETY: both descriptors belong to this module; the number stays in use, for a descriptor that supports none
         // of the ioctls.
         unsafe { libc::dup3(other.as_raw_fd(), self.descriptor.as_raw_fd(), libc::O_CLOEXEC) };

@@ -370,18 +370,76 @@ fn guard_pages_are_refused_where_memory_is_locked() {
     }
 }
 
+/// Maps pages at addresses that the kernel does not choose itself, so no other thread maps memory next to them or in
+/// their gaps. Returns `None`, with a message, if the state of locks cannot be queried here.
+fn apart(pages: usize) -> Option<Pages> {
+    let start = std::ptr::without_provenance_mut(0x1357 << 32);
+    let pages = Pages::map_at(start, pages).expect("free addresses");
+    if sys::is_locked(pages.range()) {
+        println!("skipped: the kernel has no MADV_COLD, or locks all memory of the process");
+        pages.unmap();
+        return None;
+    }
+    Some(pages)
+}
+
+impl Pages {
+    /// Returns one of the pages.
+    fn page(&self, number: u64) -> Range {
+        Range::new(self.range().start() + number * page_size(), page_size()).expect("a range")
+    }
+
+    /// Returns whether each of the pages is locked.
+    fn locked<const N: usize>(&self) -> [bool; N] {
+        std::array::from_fn(|number| sys::is_locked(self.page(number as u64)))
+    }
+}
+
 #[test]
 fn a_failed_lock_leaves_no_page_locked() {
     let _alone = alone();
-    let pages = Pages::map(3);
-    let (all, first) = (pages.range(), Range::new(pages.range().start(), 4096).expect("a range"));
-    if sys::is_locked(first) {
-        return println!("skipped: the kernel has no MADV_COLD, or locks all memory of the process");
-    }
-    // SAFETY: the page belongs to this test.
-    assert_eq!(unsafe { libc::munmap(pages.0.wrapping_byte_add(4096), 4096) }, 0);
-    // mlock2(2) locks the first page before it finds the hole.
-    assert_eq!(Locked::new().add(all), Err(rustix::io::Errno::NOMEM));
-    assert!(!sys::is_locked(first), "a page without a registration is locked");
+    let Some(pages) = apart(4) else { return };
+    let mappings = Mappings::open().expect("/proc");
+    Pages(std::ptr::without_provenance_mut(pages.page(2).start() as usize), page_size() as usize).unmap();
+    // mlock2(2) locks the pages before it finds the gap.
+    assert_eq!(Locked::new().add(pages.range(), &mappings), Err(rustix::io::Errno::NOMEM));
+    assert_eq!(pages.locked(), [false, false], "a page without a registration is locked");
+    sys::lock(pages.page(0)).expect("a page may be locked");
+    assert_eq!(Locked::new().add(pages.range(), &mappings), Err(rustix::io::Errno::NOMEM));
+    assert_eq!(pages.locked(), [true, false], "only the lock of the program remains");
     pages.unmap();
+}
+
+#[test]
+fn locks_beside_a_lock_of_the_program_end_with_the_registration() {
+    let _alone = alone();
+    for mappings in [Mappings::open(), Mappings::open_to_read()].map(|mappings| mappings.expect("/proc")) {
+        let Some(pages) = apart(4) else { return };
+        sys::lock(pages.page(1)).expect("a page may be locked");
+        let locked = Locked::new();
+        locked.add(pages.range(), &mappings).expect("pages may be locked");
+        assert_eq!(pages.locked(), [true; 4]);
+        locked.remove(pages.range());
+        assert_eq!(pages.locked(), [false, true, false, false], "only the lock of the program remains");
+        pages.unmap();
+    }
+}
+
+#[test]
+fn a_mapping_that_replaces_memory_locked_by_the_program_is_unlocked() {
+    let _alone = alone();
+    let Some(pages) = apart(2) else { return };
+    let mappings = Mappings::open().expect("/proc");
+    sys::lock(pages.range()).expect("pages may be locked");
+    let locked = Locked::new();
+    locked.add(pages.range(), &mappings).expect("pages may be locked");
+    pages.unmap();
+    let again = apart(2).expect("not locked");
+    locked.add(again.page(0), &mappings).expect("a page may be locked");
+    assert_eq!(again.locked(), [true, false]);
+    // Both registrations end, the first one late.
+    locked.remove(again.page(0));
+    locked.remove(again.range());
+    assert_eq!(again.locked(), [false, false], "a page without a registration is locked");
+    again.unmap();
 }

@@ -75,7 +75,7 @@ fn posted(a: &TestEndpoint, b: &TestEndpoint) -> u64 {
 
 /// Returns the number before this word in a description, or 0.
 fn number_before(text: &str, what: &str) -> u64 {
-    let words: Vec<_> = text.split([' ', ';', ',']).filter(|word| !word.is_empty()).collect();
+    let words: Vec<_> = text.split([' ', ';', ',', '(', ')']).filter(|word| !word.is_empty()).collect();
     let at = words.iter().rposition(|word| *word == what).unwrap_or_else(|| panic!("{text}"));
     words[at - 1].parse().unwrap_or(0)
 }
