@@ -123,6 +123,48 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
         }
     }
 
+    /// Returns the endpoint, unless the operation ended when it was posted.
+    pub(super) const fn access(&self) -> Option<&H> {
+        match &self.state {
+            State::Ended(..) => None,
+            State::InProgress(operation, _) => Some(&operation.access),
+        }
+    }
+
+    /// Returns the ID of the slot, unless the operation ended when it was posted or its result was taken.
+    #[inline]
+    pub(super) const fn slot(&self) -> Option<OperationId> {
+        match &self.state {
+            State::InProgress(operation, _) if !operation.is_ended() => Some(operation.id()),
+            State::InProgress(..) | State::Ended(..) => None,
+        }
+    }
+
+    /// Returns whether the operation ended when it was posted, and its result was not taken.
+    pub(super) const fn is_result_here(&self) -> bool {
+        matches!(&self.state, State::Ended(_, Some(_)))
+    }
+
+    /// Removes the waker of the task that awaited the operation from the reactor.
+    pub(super) fn unwatch(&mut self) {
+        if let State::InProgress(operation, _) = &mut self.state {
+            operation.unwatch();
+        }
+    }
+
+    /// Returns the result. `end` is what was taken from the slot, if the operation has one.
+    #[inline]
+    pub(super) fn into_result(mut self, end: Option<End>) -> Result<R, OperationError> {
+        match (&mut self.state, end) {
+            (State::Ended(process, result), _) => Self::take(*process, result),
+            (State::InProgress(operation, known), Some(end)) => {
+                let (entry, buffer) = operation.end(end)?;
+                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
+            }
+            (State::InProgress(..), None) => Err(OperationError::taken()),
+        }
+    }
+
     #[inline(always)]
     fn take(process: Process, result: &mut Option<R>) -> Result<R, OperationError> {
         if !process.is_here() {
@@ -175,6 +217,11 @@ impl Marks {
         self.0 & mark != 0
     }
 
+    /// Counts polls from 0 again.
+    const fn restart_polls(&mut self) {
+        self.0 &= Self::ENDED | Self::WATCHED;
+    }
+
     /// Counts a poll that found no result. Returns the number of those before it.
     const fn count_poll(&mut self) -> u64 {
         let polls = self.0 & !(Self::ENDED | Self::WATCHED);
@@ -189,7 +236,7 @@ impl Marks {
 const SPINS: u64 = 32;
 
 /// The result of an operation, and its buffer.
-type End = (OperationResult, Option<Buffer>);
+pub(super) type End = (OperationResult, Option<Buffer>);
 
 /// Takes the result and the buffer of an operation that has succeeded, or whose message is the next in its ring.
 struct TakeAtOnce(OperationId);
@@ -209,8 +256,8 @@ impl EngineCall for TakeAtOnce {
 }
 
 /// The result of a poll.
-enum PollOutcome {
-    Ended(End),
+enum PollOutcome<T> {
+    Found(T),
     /// The task's waker has to be cloned first, while the endpoint is not borrowed.
     Clone,
     /// There is no result yet, and the task polls again.
@@ -315,6 +362,16 @@ impl<H: Handle> InProgress<H> {
 
     /// Polls for the end of the operation. If it has not ended, arranges for the task to be woken.
     fn poll(&mut self, context: &Context<'_>) -> Poll<Result<(Entry, Buffer), OperationError>> {
+        let id = self.id();
+        self.poll_for(context, |engine| engine.core.operations.take_end(id)).map(|end| self.end(end?))
+    }
+
+    /// Polls for what `take` takes out of the slot. If there is nothing, arranges for the task to be woken.
+    pub(super) fn poll_for<T>(
+        &mut self,
+        context: &Context<'_>,
+        mut take: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Poll<Result<T, OperationError>> {
         if self.is_ended() {
             return Poll::Ready(Err(OperationError::taken()));
         }
@@ -324,14 +381,14 @@ impl<H: Handle> InProgress<H> {
         let spin = self.marks.count_poll() < SPINS;
         let mut fresh = None;
         let look = loop {
-            match self.poll_outcome(context.waker(), &mut fresh, spin) {
+            match self.poll_outcome(context.waker(), &mut fresh, spin, &mut take) {
                 PollOutcome::Clone => fresh = Some(context.waker().clone()),
                 look => break look,
             }
         };
         deferred_actions::discard(fresh);
         match look {
-            PollOutcome::Ended(end) => return Poll::Ready(self.end(end)),
+            PollOutcome::Found(found) => return Poll::Ready(Ok(found)),
             PollOutcome::Sleep => {
                 let (id, descriptor) =
                     self.reach().with_here(|engine| (engine.id(), std::sync::Arc::clone(engine.descriptor())));
@@ -348,13 +405,19 @@ impl<H: Handle> InProgress<H> {
         Poll::Pending
     }
 
-    fn poll_outcome(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> PollOutcome {
+    fn poll_outcome<T>(
+        &self,
+        waker: &Waker,
+        fresh: &mut Option<Waker>,
+        spin: bool,
+        take: &mut impl FnMut(&mut Engine) -> Option<T>,
+    ) -> PollOutcome<T> {
         let id = self.id();
         // The caller has checked that this is no forked child.
         self.reach().with_here(|engine| {
             engine.progress();
-            if let Some(end) = engine.core.operations.take_end(id) {
-                return PollOutcome::Ended(end);
+            if let Some(found) = take(engine) {
+                return PollOutcome::Found(found);
             }
             if !engine.core.operations.set_waker(id, waker, fresh) {
                 return PollOutcome::Clone;
@@ -363,12 +426,19 @@ impl<H: Handle> InProgress<H> {
                 return PollOutcome::Spin;
             }
             let calm = engine.watch();
-            match engine.core.operations.take_end(id) {
-                Some(end) => PollOutcome::Ended(end),
+            match take(engine) {
+                Some(found) => PollOutcome::Found(found),
                 None if calm => PollOutcome::Sleep,
                 None => PollOutcome::Spin,
             }
         })
+    }
+
+    /// Ends a wait by polls: the next one counts its polls from 0 again. Removes the task's waker from the reactor.
+    #[inline]
+    pub(super) fn end_polls(&mut self) {
+        self.marks.restart_polls();
+        self.unwatch();
     }
 
     /// Ends the use of the handle before its operation has ended.
