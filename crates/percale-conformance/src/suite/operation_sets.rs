@@ -164,6 +164,7 @@ pub fn operation_set_takes_operations_that_have_ended<F: Transport>() {
     let receive = |tag| mesh.endpoint(1).tagged_recv(tag, 0, vec![0; 8]).start().expect("a receive");
     let (mut taken, ended, waits) = (receive(1), receive(2), receive(3));
     assert!(taken.cancel() && taken.wait().is_err() && taken.is_taken());
+    assert!(wait_any(std::slice::from_mut(&mut taken)).is_none(), "its error was returned");
     assert!(ended.cancel());
     set.push(waits, 3).expect("there is room");
     set.push(ended, 2).expect("there is room");
@@ -221,6 +222,27 @@ pub fn operation_set_wait_ends_when_any_member_ends<F: Peers + Real>() {
     let waits = std::thread::spawn(move || set.next().expect("a result").0);
     later(2).join().expect("no panic");
     assert_eq!(waits.join().expect("no panic"), 2);
+}
+
+/// A set that always has a result still makes progress on its other members.
+pub fn operation_set_makes_progress_while_results_wait<F: Peers + Real>() {
+    let mesh = Mesh::<F>::connected(2);
+    let mut set = receives(&mesh, 4);
+    push(&mesh, &mut set, 1);
+    let canceled = || {
+        let receive = mesh.endpoint(1).tagged_recv(2, 0, vec![0; 8]).start().expect("a receive");
+        assert!(receive.cancel());
+        receive
+    };
+    set.push(canceled(), 2).expect("there is room");
+    mesh.inject(0, 1, Some(1), &content(1, 8));
+    mesh.turn_one(0);
+    loop {
+        set.push(canceled(), 2).expect("there is room");
+        if set.next().expect("a result").0 == 1 {
+            break;
+        }
+    }
 }
 
 struct Ignores;

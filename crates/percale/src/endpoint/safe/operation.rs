@@ -110,7 +110,7 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
     pub const fn is_taken(&self) -> bool {
         match &self.state {
             State::Ended(_, result) => result.is_none(),
-            State::InProgress(_, known) => known.is_none(),
+            State::InProgress(operation, _) => operation.is_ended(),
         }
     }
 

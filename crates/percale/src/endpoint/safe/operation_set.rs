@@ -172,9 +172,13 @@ impl<H: Handle, R: Outcome, K> EngineCall for TakeAtOnce<'_, H, R, K> {
 
     #[inline]
     fn call(self, engine: &mut Engine) -> Option<EndedMember> {
-        engine.progress_if_due();
-        if !engine.core.operations.has_ended_member(self.set) {
-            engine.poll_for_wait();
+        if engine.core.operations.has_ended_member(self.set) {
+            engine.progress_beside_result();
+        } else {
+            engine.progress_if_due();
+            if !engine.core.operations.has_ended_member(self.set) {
+                engine.poll_for_wait();
+            }
         }
         take(engine, self.set, self.members)
     }
