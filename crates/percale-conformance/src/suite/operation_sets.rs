@@ -18,7 +18,6 @@ use super::wakers::driven_by_its_waker;
 use crate::fabric::{Peers, Real, Transport};
 use crate::memory::{content, same};
 use crate::mesh::{MANY, Mesh, Receive};
-use crate::polled::polled;
 use crate::watchdog::Watchdog;
 
 /// A set of receives at the second endpoint of a mesh, with their tags as keys.
@@ -53,7 +52,7 @@ pub fn operation_set_returns_results_in_order_of_completion<F: Transport>() {
             let (key, got) = match turn % 3 {
                 0 => mesh.until(|| set.try_next()),
                 1 => mesh.until(|| set.next_for(Duration::ZERO).ok()).expect("a result"),
-                _ => mesh.until(polled(set.next_ended())).expect("a result"),
+                _ => mesh.finish(set.next_ended()).expect("a result"),
             };
             same(&got.expect("a message").to_vec(), &content(tag, 8), "the message of the key");
             assert_eq!((key, set.len()), (tag, 7 - turn));

@@ -46,7 +46,7 @@ pub use self::operation_set::{NextEnded, OperationSet, PushCause, PushError};
 pub use self::outcome::Outcome;
 pub use self::remote::{AccessRequest, Element};
 pub use self::request::{ReceiveRequest, SendRequest};
-pub use self::wait::{TimedOut, wait_all, wait_all_until, wait_any, wait_any_until};
+pub use self::wait::{EndedOperation, TimedOut, wait_all, wait_all_until, wait_any, wait_any_until};
 pub use self::windows::WindowRequest;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::buffer::Buffer;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use super::operation::{End, InProgress, Operation};
 use super::outcome::Outcome;
-use super::wait::TimedOut;
+use super::wait::{EndedOperation, TimedOut};
 use super::{Cause, OperationError};
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
@@ -218,7 +218,6 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
     /// key, and the operation continues. An operation that ended when it was posted belongs to no endpoint any more,
     /// so every set takes it.
     #[inline]
-    #[expect(clippy::result_large_err, reason = "the error returns the operation, and a box would be an allocation")]
     pub fn push(&mut self, mut operation: Operation<H, R>, key: K) -> Result<(), PushError<H, R, K>> {
         if self.is_full() {
             return Err(PushError { operation, key, cause: PushCause::Full(self.capacity) });
@@ -242,7 +241,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
     /// [`PostError::Closed`], and its buffer is freed when the peer no longer uses it.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "it blocks, and operations can be added between two calls")]
-    pub fn next(&mut self) -> Option<(K, Result<R, OperationError>)> {
+    pub fn next(&mut self) -> Option<EndedOperation<K, R>> {
         // Without a deadline the wait does not time out.
         self.next_until(None).ok().flatten()
     }
@@ -251,7 +250,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
     ///
     /// # Errors
     /// If the timeout expires. All operations are still in the set.
-    pub fn next_for(&mut self, timeout: Duration) -> Result<Option<(K, Result<R, OperationError>)>, TimedOut> {
+    pub fn next_for(&mut self, timeout: Duration) -> Result<Option<EndedOperation<K, R>>, TimedOut> {
         // A deadline that the clock cannot express is none.
         self.next_until(Instant::now().checked_add(timeout))
     }
@@ -261,10 +260,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
     /// # Errors
     /// As those of [`next_for`](Self::next_for).
     #[inline]
-    pub fn next_until(
-        &mut self,
-        deadline: Option<Instant>,
-    ) -> Result<Option<(K, Result<R, OperationError>)>, TimedOut> {
+    pub fn next_until(&mut self, deadline: Option<Instant>) -> Result<Option<EndedOperation<K, R>>, TimedOut> {
         let at_once = TakeAtOnce { set: self.slot.id(), members: &self.members };
         // Usually an operation has ended, or its message has arrived.
         match self.slot.access.access().run(at_once) {
@@ -275,7 +271,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
 
     /// Continues [`next_until`](Self::next_until) when no operation has ended yet.
     #[inline(never)]
-    fn wait_longer(&mut self, deadline: Option<Instant>) -> Result<Option<(K, Result<R, OperationError>)>, TimedOut> {
+    fn wait_longer(&mut self, deadline: Option<Instant>) -> Result<Option<EndedOperation<K, R>>, TimedOut> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -293,7 +289,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
 
     /// Makes progress, then returns the key and the result of the operation that has ended first. Returns `None` if
     /// none has ended. Does not wait.
-    pub fn try_next(&mut self) -> Option<(K, Result<R, OperationError>)> {
+    pub fn try_next(&mut self) -> Option<EndedOperation<K, R>> {
         if self.is_empty() {
             return None;
         }
@@ -313,7 +309,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
     /// is kept until a result was returned or the set is dropped.
     ///
     /// A task that found nothing is woken again immediately a few times before it waits for the endpoint's descriptor.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(K, Result<R, OperationError>)>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<EndedOperation<K, R>>> {
         if self.is_empty() {
             return Poll::Ready(None);
         }
@@ -339,7 +335,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
 
     /// Removes a member that has ended, and returns its key and its result.
     #[inline]
-    fn finish(&mut self, (number, end): EndedMember) -> Option<(K, Result<R, OperationError>)> {
+    fn finish(&mut self, (number, end): EndedMember) -> Option<EndedOperation<K, R>> {
         self.slot.end_polls();
         let Member { operation, key } = self.members.remove(Id::from_u64(number))?;
         Some((key, operation.into_result(end)))
@@ -347,7 +343,7 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
 
     /// Removes any member, which does not have to end, and returns its key and this error.
     #[cold]
-    fn abandon(&mut self, cause: PostError) -> Option<(K, Result<R, OperationError>)> {
+    fn abandon(&mut self, cause: PostError) -> Option<EndedOperation<K, R>> {
         let (number, _) = self.members.iter().next()?;
         let Member { operation, key } = self.members.remove(number)?;
         drop(operation);
@@ -375,7 +371,7 @@ pub struct NextEnded<'s, H: Handle, R: Outcome, K> {
 crate::short_debug!(for [H: Handle, R: Outcome, K] NextEnded<'_, H, R, K>, "NextEnded", len: |this| this.set.len());
 
 impl<H: Handle, R: Outcome, K> Future for NextEnded<'_, H, R, K> {
-    type Output = Option<(K, Result<R, OperationError>)>;
+    type Output = Option<EndedOperation<K, R>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let poll = self.set.poll_next(context);

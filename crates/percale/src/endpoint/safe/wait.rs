@@ -27,6 +27,9 @@ impl TimedOut {
     }
 }
 
+/// The key or the index of an operation that has ended, and its result.
+pub type EndedOperation<K, R> = (K, Result<R, OperationError>);
+
 /// Waits until any of these operations has ended, and returns its index and its result. Operations whose results were
 /// taken are skipped. Returns `None` if there is no other.
 ///
@@ -49,9 +52,7 @@ impl TimedOut {
 /// }
 /// # Ok(()) }
 /// ```
-pub fn wait_any<H: Handle, R: Outcome>(
-    operations: &mut [Operation<H, R>],
-) -> Option<(usize, Result<R, OperationError>)> {
+pub fn wait_any<H: Handle, R: Outcome>(operations: &mut [Operation<H, R>]) -> Option<EndedOperation<usize, R>> {
     // Without a deadline the wait does not time out.
     wait_any_until(operations, None).ok().flatten()
 }
@@ -63,7 +64,7 @@ pub fn wait_any<H: Handle, R: Outcome>(
 pub fn wait_any_until<H: Handle, R: Outcome>(
     operations: &mut [Operation<H, R>],
     deadline: Option<Instant>,
-) -> Result<Option<(usize, Result<R, OperationError>)>, TimedOut> {
+) -> Result<Option<EndedOperation<usize, R>>, TimedOut> {
     if let Some(index) = operations.iter().position(Operation::is_result_here) {
         return Ok(Some((index, operations[index].wait())));
     }
@@ -112,7 +113,7 @@ impl Wake for Unparks {
 fn poll_any<H: Handle, R: Outcome>(
     operations: &mut [Operation<H, R>],
     deadline: Option<Instant>,
-) -> Result<Option<(usize, Result<R, OperationError>)>, TimedOut> {
+) -> Result<Option<EndedOperation<usize, R>>, TimedOut> {
     let unparks = Arc::new(Unparks { thread: std::thread::current(), woken: AtomicBool::new(false) });
     let waker = Waker::from(Arc::clone(&unparks));
     let mut context = Context::from_waker(&waker);
