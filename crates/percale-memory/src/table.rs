@@ -124,6 +124,11 @@ impl<T> Table<T> {
         Self { slots: Slab::new(), next: FIRST }
     }
 
+    /// Creates an empty table that allocates nothing until it contains more than `capacity` values.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { slots: Slab::with_capacity(capacity), next: FIRST }
+    }
+
     /// Adds a value, and returns its number.
     #[inline]
     pub fn insert(&mut self, value: T) -> Id<T> {

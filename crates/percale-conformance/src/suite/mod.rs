@@ -34,6 +34,7 @@ pub mod joins;
 pub mod local_keys;
 pub mod messages;
 pub mod model;
+pub mod operation_sets;
 pub mod probing;
 pub mod regions;
 pub mod remote;

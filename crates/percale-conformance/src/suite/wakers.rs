@@ -165,7 +165,7 @@ impl Wake for Sends {
 }
 
 /// Polls a future only when its waker is called.
-fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
+pub(super) fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let (sends, woken) = mpsc::channel();
     let waker = Waker::from(Arc::new(Sends(Mutex::new(sends))));

@@ -9,7 +9,7 @@ mod counting;
 
 use std::collections::BTreeMap;
 
-use percale::{Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
+use percale::{Buffer, Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
 use percale_conformance::fabric::{Fabric, Loopback, Shm};
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::Mesh;
@@ -34,6 +34,12 @@ mod conformance {
                 crate::allocate_nothing::<percale_conformance::fabric::Shm>();
             }
 
+            /// Requirements: RES-004.
+            #[test]
+            fn operation_sets_allocate_nothing() {
+                crate::sets_allocate_nothing::<percale_conformance::fabric::Shm>();
+            }
+
             /// Requirements: RES-003.
             #[test]
             fn short_messages_make_no_system_call() {
@@ -47,6 +53,12 @@ mod conformance {
             #[test]
             fn short_messages_allocate_nothing() {
                 crate::allocate_nothing::<percale_conformance::fabric::Loopback>();
+            }
+
+            /// Requirements: RES-004.
+            #[test]
+            fn operation_sets_allocate_nothing() {
+                crate::sets_allocate_nothing::<percale_conformance::fabric::Loopback>();
             }
         }
     }
@@ -123,6 +135,33 @@ fn allocate_nothing<F: Fabric>() {
     let allocations = counting::of_this_thread() - before - verification;
     assert_eq!(allocations, 0, "allocations in 10,000 ping-pongs over {}", F::NAME);
     assert!(verification > 0, "the allocator counts");
+}
+
+/// Checks that a set with 16 receives in flight does not allocate in 1,000 rounds. The buffers of the results are used
+/// again.
+fn sets_allocate_nothing<F: Fabric>() {
+    const DEPTH: u64 = 16;
+    let mesh = Mesh::<F>::connected(2);
+    let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
+    let mut set = b.operation_set(DEPTH as usize);
+    let mut buffers: Vec<Buffer> = (0..DEPTH).map(|_| vec![0; 8].into()).collect();
+    let mut round = || {
+        for tag in 0..DEPTH {
+            let buffer = buffers.pop().expect("a buffer");
+            set.push(b.tagged_recv(tag, 0, buffer).start().expect("a receive"), tag).expect("there is room");
+        }
+        for tag in (0..DEPTH).rev() {
+            a.tagged_inject(mesh.peer(1), tag, &tag.to_le_bytes()).expect("room for one message");
+            let (key, got) = set.next().expect("a result");
+            let got = got.expect("a message");
+            assert_eq!((key, got.tag, got.len), (tag, tag, 8));
+            buffers.push(got.buffer);
+        }
+    };
+    (0..200).for_each(|_| round());
+    let before = counting::of_this_thread();
+    (0..1000).for_each(|_| round());
+    assert_eq!(counting::of_this_thread() - before, 0, "allocations of 16,000 operations over {}", F::NAME);
 }
 
 /// Checks under strace that a thread makes no system calls while it runs 20,000 ping-pongs. Calls that establish its

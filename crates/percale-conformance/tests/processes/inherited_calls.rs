@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use percale::endpoint::Owned;
-use percale::endpoint::safe::{Operation, Received};
+use percale::endpoint::safe::{Cause, Operation, OperationError, OperationSet, Received};
+use percale::endpoint::{Owned, Ownership};
 use percale::{
     Access, AddressVector, Buffer, CompletionQueue, Counter, Domain, Endpoint, Entry, Event, EventQueue, PeerAddress,
     PollSet, PostError, Region, SharedEndpoint, WaitSet,
@@ -97,6 +97,41 @@ macro_rules! endpoint_calls {
         let mut many = endpoint.recv(vec![0; 64]).many().expect("a receive");
         case(concat!($who, ": wait of many"), || many.wait().is_err());
     }};
+}
+
+/// Makes the calls of sets of operations.
+fn operation_set_calls<A: Ownership>(endpoint: &Endpoint<A>) {
+    let receive = || endpoint.recv(vec![0; 8]).start().expect("a receive");
+    let is_rejected = |next: Option<(u64, Result<Received, OperationError>)>| {
+        next.is_some_and(|(key, end)| {
+            key == 1 && end.is_err_and(|error| matches!(error.cause(), Cause::Post(PostError::Forked)))
+        })
+    };
+    let mut set = endpoint.operation_set(4);
+    set.push(receive(), 1).expect("there is room");
+    let mut another = Some(receive());
+    case("operation set: push", || {
+        let pushed = set.push(another.take().expect("a receive"), 1);
+        pushed.is_ok() && is_rejected(set.next()) && is_rejected(set.next()) && set.next().is_none()
+    });
+    case("operation set: next", || is_rejected(set.next()) && set.next().is_none());
+    case("operation set: next_for", || set.next_for(MOMENT).is_ok_and(is_rejected));
+    case("operation set: next_until", || set.next_until(None).is_ok_and(is_rejected));
+    case("operation set: try_next", || is_rejected(set.try_next()));
+    case("operation set: poll_next", || match set.poll_next(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(next) => is_rejected(next),
+        Poll::Pending => false,
+    });
+    assert!(polled(&mut Box::pin(set.next_ended())).is_none());
+    case("operation set: next_ended", || polled(&mut Box::pin(set.next_ended())).is_some_and(is_rejected));
+    case("operation set: cancel_all", || set.cancel_all() == 0);
+    case("operation set: len", || set.len() == 1);
+    case("endpoint: operation_set", || {
+        let mut empty: OperationSet<_, Received, u64> = endpoint.operation_set(4);
+        empty.next().is_none() && empty.is_empty()
+    });
+    let mut set = Some(set);
+    case("operation set: drop", || set.take().is_some());
 }
 
 /// Exchanges a message. Returns the handles of the receive and the send, both of which have ended.
@@ -237,9 +272,11 @@ pub(crate) fn parent() {
     let to_two = vector.insert(two.address()).expect("an address");
     let _inherited = exchange(&one, &two, to_two);
     endpoint_calls!("endpoint", &one, to_two);
+    operation_set_calls(&one);
 
     let shared = SharedObjects::open(domain, &vector);
     shared.call_while_busy(to_two);
+    operation_set_calls(&shared.endpoint);
     case("shared endpoint: drop", || {
         drop(shared.endpoint.clone());
         true

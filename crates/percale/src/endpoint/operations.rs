@@ -9,6 +9,11 @@
 //! 2. Code of the application (its wakers and their destructors) never runs here, because the engine is borrowed.
 //!    Wakers that have to be called or dropped are put in [`DeferredActions`], which the caller runs when the engine is
 //!    free.
+//! 3. A set of operations has a slot too. The slot of a pending member names the set, in place of the result that is
+//!    still to come. When the result is stored, the member's number is added to the list of the set, which has room for
+//!    the numbers of all members. So the end of a member takes constant time and allocates nothing.
+//! 4. The number of a member is in the list of its set if and only if the operation has ended and its set has not taken
+//!    the result. A parked slot belongs to no set.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -34,12 +39,23 @@ enum State {
     /// The operation has one result, and has not ended.
     #[default]
     Pending,
+    /// Like `Pending`, for a member of a set.
+    Member(Membership),
     /// The operation has ended, and its handle has not taken the result yet.
     Ended(OperationResult),
+    /// A set of operations, with the numbers of the members that have ended, oldest first.
+    Set(VecDeque<u64>),
     /// A multi-receive, which has several results.
     Many(Box<Many>),
     /// A shared receive, whose result another handle waits for.
     ReceiveReport(ReceiveReport),
+}
+
+/// The set of an operation, and its number in that set.
+#[derive(Clone, Copy, Debug)]
+struct Membership {
+    set: OperationId,
+    number: u64,
 }
 
 /// The results of a multi-receive.
@@ -52,12 +68,12 @@ struct Many {
 }
 
 impl State {
-    /// Returns whether a multi-receive has ended and all its results were taken.
+    /// Returns whether no further results follow.
     const fn is_done(&self) -> bool {
         match self {
-            Self::Ended(_) => true,
+            Self::Ended(_) | Self::Set(_) => true,
             Self::Many(many) => many.done,
-            Self::Pending | Self::ReceiveReport(_) => false,
+            Self::Pending | Self::Member(_) | Self::ReceiveReport(_) => false,
         }
     }
 }
@@ -108,6 +124,64 @@ impl Operations {
     pub(crate) fn many(&mut self, id: OperationId) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.state = State::Many(Box::default());
+        }
+    }
+
+    /// Creates a slot for a set of operations. `ended` is empty, and has room for the numbers of all members.
+    pub(crate) fn start_set(&mut self, ended: VecDeque<u64>) -> OperationId {
+        let (id, slot) = self.slots.reuse();
+        *slot = OperationSlot { state: State::Set(ended), ..OperationSlot::default() };
+        id
+    }
+
+    /// Makes an operation a member of a set. The operation has ended if it has no slot.
+    #[inline]
+    pub(crate) fn add_to_set(&mut self, set: OperationId, number: u64, operation: Option<OperationId>) {
+        if let Some(slot) = operation.and_then(|id| self.slots.get_mut(id)) {
+            // The set's task is woken from now on.
+            if slot.waker.is_some() {
+                self.deferred_actions.discard(slot.waker.take());
+            }
+            if matches!(slot.state, State::Pending) {
+                slot.state = State::Member(Membership { set, number });
+                return;
+            }
+        }
+        self.member_ended(Membership { set, number });
+    }
+
+    /// Adds a member to the list of the members of its set that have ended.
+    #[inline]
+    fn member_ended(&mut self, Membership { set, number }: Membership) {
+        if let Some(OperationSlot { state: State::Set(ended), waker, .. }) = self.slots.get_mut(set) {
+            ended.push_back(number);
+            if waker.is_some() {
+                self.deferred_actions.wake(waker.take());
+            }
+        }
+    }
+
+    /// Takes the number of the member that has ended first from the list of its set.
+    #[inline]
+    pub(crate) fn take_ended_member(&mut self, set: OperationId) -> Option<u64> {
+        let OperationSlot { state: State::Set(ended), waker, .. } = self.slots.get_mut(set)? else { return None };
+        let number = ended.pop_front()?;
+        if waker.is_some() {
+            self.deferred_actions.discard(waker.take());
+        }
+        Some(number)
+    }
+
+    /// Returns whether a member of a set has ended and its result was not taken.
+    #[inline]
+    pub(crate) fn has_ended_member(&self, set: OperationId) -> bool {
+        matches!(self.slots.get(set), Some(OperationSlot { state: State::Set(ended), .. }) if !ended.is_empty())
+    }
+
+    /// Removes the waker of the task that waits for a result.
+    pub(crate) fn clear_waker(&mut self, id: OperationId) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            self.deferred_actions.discard(slot.waker.take());
         }
     }
 
@@ -170,7 +244,12 @@ impl Operations {
                 }
             }
             State::Pending => slot.state = State::Ended(result),
-            State::Ended(_) => return,
+            State::Member(membership) => {
+                let membership = *membership;
+                slot.state = State::Ended(result);
+                return self.member_ended(membership);
+            }
+            State::Ended(_) | State::Set(_) => return,
         }
         if !slot.parked {
             self.deferred_actions.wake(slot.waker.take());
@@ -230,7 +309,7 @@ impl Operations {
     pub(crate) fn take_result(&mut self, id: OperationId) -> Option<OperationResult> {
         match &mut self.slots.get_mut(id)?.state {
             State::Many(many) => many.results.pop_front(),
-            State::Pending | State::Ended(_) | State::ReceiveReport(_) => None,
+            State::Pending | State::Member(_) | State::Ended(_) | State::Set(_) | State::ReceiveReport(_) => None,
         }
     }
 
@@ -239,7 +318,7 @@ impl Operations {
         self.slots.get(id).is_some_and(|slot| match &slot.state {
             State::Ended(_) => true,
             State::Many(many) => !many.results.is_empty(),
-            State::Pending | State::ReceiveReport(_) => false,
+            State::Pending | State::Member(_) | State::Set(_) | State::ReceiveReport(_) => false,
         })
     }
 
@@ -266,6 +345,9 @@ impl Operations {
     pub(crate) fn park(&mut self, id: OperationId) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
+        if matches!(slot.state, State::Member(_)) {
+            slot.state = State::Pending;
+        }
         self.deferred_actions.discard(slot.waker.take());
         if slot.state.is_done() {
             self.release(id);
@@ -315,6 +397,12 @@ impl Operations {
         std::mem::take(&mut self.deferred_actions)
     }
 
+    /// Returns the number of slots in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.iter().count()
+    }
+
     /// Returns the number of results so far.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
@@ -356,6 +444,11 @@ mod tests {
         assert!(operations.set_waker(old, Waker::noop(), &mut None), "there is nothing to wait for");
         operations.succeed(entry(new));
         assert_eq!(operations.take_end(new).and_then(|(_, buffer)| buffer).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn member_and_set_states_make_no_slot_larger() {
+        assert_eq!(std::mem::size_of::<State>(), std::mem::size_of::<OperationResult>());
     }
 
     /// Counts how often it was dropped.

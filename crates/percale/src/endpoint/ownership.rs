@@ -60,6 +60,10 @@ pub trait Handle {
     /// Returns the access to the endpoint.
     #[doc(hidden)]
     fn access(&self) -> &Self::Access;
+
+    /// Returns whether both refer to the same endpoint.
+    #[doc(hidden)]
+    fn is_same(&self, other: &Self) -> bool;
 }
 
 impl Handle for &Owned {
@@ -69,6 +73,11 @@ impl Handle for &Owned {
     fn access(&self) -> &Owned {
         self
     }
+
+    #[inline]
+    fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(*self, *other)
+    }
 }
 
 impl Handle for Shared {
@@ -77,6 +86,11 @@ impl Handle for Shared {
     #[inline(always)]
     fn access(&self) -> &Self {
         self
+    }
+
+    #[inline]
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 }
 

@@ -3,6 +3,7 @@
 //! | method | for | calls |
 //! |---|---|---|
 //! | wait for one operation | most programs | `wait`, `wait_for`, `wait_until`, `is_ready` of the handle |
+//! | wait for any of many operations | programs that keep many operations in flight | [`Endpoint::operation_set`] |
 //! | futures | programs with an asynchronous runtime | `.await` |
 //! | counters | the number of completed operations, without details | [`Counter`], passed to [`EndpointBuilder`] or [`Registration`](crate::memory::region::Registration) |
 //! | events | peers that connect and disconnect | [`EventQueue`] |
@@ -105,6 +106,33 @@
 //! [`Receiving`](crate::endpoint::safe::Receiving)`<'e, Owned>` for an [`Endpoint`], and the same with `Shared` for a
 //! [`SharedEndpoint`]. [`Owned`](crate::endpoint::Owned) and [`Shared`](crate::endpoint::Shared) are in
 //! [`percale::endpoint`](crate::endpoint), and `'e` is the lifetime of the reference to the endpoint.
+//!
+//! # Any of many operations
+//! An [`OperationSet`](crate::endpoint::safe::OperationSet) contains a fixed number of operations in flight. It returns
+//! their results, with a key for each, in the order in which the operations end. The end of an operation takes the same
+//! time regardless of the number of operations. For any or all of a few operations there are
+//! [`wait_any`](crate::endpoint::safe::wait_any) and [`wait_all`](crate::endpoint::safe::wait_all).
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::Info;
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! let mut receives = endpoint.operation_set(8);
+//! for tag in 0..8_u64 {
+//!     let receive = endpoint.tagged_recv(tag, 0, vec![0; 64]).start()?;
+//!     receives.push(receive, tag).map_err(|refused| refused.cause)?;
+//! }
+//! for tag in (0..8).rev() {
+//!     endpoint.tagged_send(peer, tag, vec![tag as u8]).wait()?;
+//! }
+//! while let Some((tag, message)) = receives.next() {
+//!     assert_eq!(message?.to_vec(), [tag as u8]);
+//! }
+//! # Ok(()) }
+//! ```
 //!
 //! # Futures
 //! Requests and handles are futures that work with any runtime. No reactor has to be started: the endpoint wakes the

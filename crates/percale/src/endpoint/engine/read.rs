@@ -110,6 +110,14 @@ impl Engine {
         }
     }
 
+    /// Like [`progress_if_due`](Self::progress_if_due), for a thread that takes a result that is waiting. It counts a
+    /// read, so a thread that always finds results makes progress too.
+    #[inline]
+    pub(crate) fn progress_beside_result(&mut self) {
+        self.pace.count();
+        self.progress_if_due();
+    }
+
     /// Checks the rings of hot links for a message that can be reported at once, while no results wait.
     #[inline(always)]
     fn poll_rings(&mut self, entries: &mut [Entry]) -> RingPollResult {

@@ -125,7 +125,7 @@ impl<H: Handle> ReceivingMany<H> {
         }
         let (id, base) = (self.operation.id(), self.base);
         self.operation.poll_for(context, |engine| next(engine, id, base)).map(|next| {
-            self.operation.restart_polls();
+            self.operation.end_polls();
             self.returned(next)
         })
     }

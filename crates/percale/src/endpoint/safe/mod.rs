@@ -23,6 +23,9 @@
 //! Dropping the handle cancels the operation if the receive has no message yet, or if nothing of the send was passed to
 //! the connection yet. Otherwise its buffer is kept until the peer no longer uses it, and the message of a receive is
 //! lost. A failed operation returns its buffer in the [`OperationError`].
+//!
+//! An [`OperationSet`] keeps many operations in flight and returns their results as they end. [`wait_any`] and
+//! [`wait_all`] wait for a few operations.
 
 // The modules are in the order of the documentation of `Endpoint`: messages, remote access, and then the others.
 mod request;
@@ -34,7 +37,9 @@ mod error;
 mod future;
 mod many;
 mod operation;
+mod operation_set;
 mod outcome;
+mod wait;
 mod when;
 mod windows;
 
@@ -43,9 +48,11 @@ pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
 pub use self::many::{Finished, Part, Parts, ReceivingMany};
 pub use self::operation::Operation;
+pub use self::operation_set::{NextEnded, OperationSet, PushCause, PushError};
 pub use self::outcome::Outcome;
 pub use self::remote::{AccessRequest, Element};
 pub use self::request::{ReceiveRequest, SendRequest};
+pub use self::wait::{EndedOperation, TimedOut, wait_all, wait_all_until, wait_any, wait_any_until};
 pub use self::windows::WindowRequest;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::buffer::Buffer;

@@ -110,7 +110,7 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
     pub const fn is_taken(&self) -> bool {
         match &self.state {
             State::Ended(_, result) => result.is_none(),
-            State::InProgress(_, known) => known.is_none(),
+            State::InProgress(operation, _) => operation.is_ended(),
         }
     }
 
@@ -120,6 +120,48 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
         match &self.state {
             State::Ended(..) => false,
             State::InProgress(operation, _) => operation.cancel(),
+        }
+    }
+
+    /// Returns the endpoint, unless the operation ended when it was posted.
+    pub(super) const fn access(&self) -> Option<&H> {
+        match &self.state {
+            State::Ended(..) => None,
+            State::InProgress(operation, _) => Some(&operation.access),
+        }
+    }
+
+    /// Returns the ID of the slot, unless the operation ended when it was posted or its result was taken.
+    #[inline]
+    pub(super) const fn slot(&self) -> Option<OperationId> {
+        match &self.state {
+            State::InProgress(operation, _) if !operation.is_ended() => Some(operation.id()),
+            State::InProgress(..) | State::Ended(..) => None,
+        }
+    }
+
+    /// Returns whether the operation ended when it was posted, and its result was not taken.
+    pub(super) const fn is_result_here(&self) -> bool {
+        matches!(&self.state, State::Ended(_, Some(_)))
+    }
+
+    /// Removes the waker of the task that awaited the operation from the reactor.
+    pub(super) fn unwatch(&mut self) {
+        if let State::InProgress(operation, _) = &mut self.state {
+            operation.unwatch();
+        }
+    }
+
+    /// Returns the result. `end` is what was taken from the slot, if the operation has one.
+    #[inline]
+    pub(super) fn into_result(mut self, end: Option<End>) -> Result<R, OperationError> {
+        match (&mut self.state, end) {
+            (State::Ended(process, result), _) => Self::take(*process, result),
+            (State::InProgress(operation, known), Some(end)) => {
+                let (entry, buffer) = operation.end(end)?;
+                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
+            }
+            (State::InProgress(..), None) => Err(OperationError::taken()),
         }
     }
 
@@ -183,6 +225,11 @@ impl Marks {
         self.0 & mark != 0
     }
 
+    /// Counts polls from 0 again.
+    const fn restart_polls(&mut self) {
+        self.0 &= Self::ENDED | Self::WATCHED;
+    }
+
     /// Counts a poll that found no result. Returns the number of those before it.
     const fn count_poll(&mut self) -> u64 {
         let polls = self.0 & !(Self::ENDED | Self::WATCHED);
@@ -197,7 +244,7 @@ impl Marks {
 const SPINS: u64 = 32;
 
 /// The result of an operation, and its buffer.
-type End = (OperationResult, Option<Buffer>);
+pub(super) type End = (OperationResult, Option<Buffer>);
 
 /// Takes the result and the buffer of an operation that has succeeded, or whose message is the next in its ring.
 struct TakeAtOnce(OperationId);
@@ -306,11 +353,6 @@ impl<H: Handle> InProgress<H> {
         }
     }
 
-    /// Makes the next polls spin again, because one has returned a result of several.
-    pub(super) const fn restart_polls(&mut self) {
-        self.marks.0 &= Marks::ENDED | Marks::WATCHED;
-    }
-
     /// Records that the slot was released.
     pub(super) fn used_up(&mut self) {
         self.marks.0 |= Marks::ENDED;
@@ -340,11 +382,15 @@ impl<H: Handle> InProgress<H> {
 
     /// Polls until `take` returns a result. If there is none yet, arranges for the task to be woken. The caller has
     /// checked that this is no forked child.
-    pub(super) fn poll_for<T>(&mut self, context: &Context<'_>, take: impl Fn(&mut Engine) -> Option<T>) -> Poll<T> {
+    pub(super) fn poll_for<T>(
+        &mut self,
+        context: &Context<'_>,
+        mut take: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Poll<T> {
         let spin = self.marks.count_poll() < SPINS;
         let mut fresh = None;
         let look = loop {
-            match self.poll_outcome(context.waker(), &mut fresh, spin, &take) {
+            match self.poll_outcome(context.waker(), &mut fresh, spin, &mut take) {
                 PollOutcome::Clone => fresh = Some(context.waker().clone()),
                 look => break look,
             }
@@ -373,7 +419,7 @@ impl<H: Handle> InProgress<H> {
         waker: &Waker,
         fresh: &mut Option<Waker>,
         spin: bool,
-        take: impl Fn(&mut Engine) -> Option<T>,
+        take: &mut impl FnMut(&mut Engine) -> Option<T>,
     ) -> PollOutcome<T> {
         let id = self.id();
         // The caller has checked that this is no forked child.
@@ -395,6 +441,13 @@ impl<H: Handle> InProgress<H> {
                 None => PollOutcome::Spin,
             }
         })
+    }
+
+    /// Ends a wait by polls: the next one counts its polls from 0 again. Removes the task's waker from the reactor.
+    #[inline]
+    pub(super) fn end_polls(&mut self) {
+        self.marks.restart_polls();
+        self.unwatch();
     }
 
     /// Ends the use of the handle before its operation has ended.

@@ -52,7 +52,7 @@ impl Writable {
 fn filled(buffer: Buffer, content: Content, len: usize) -> Writable {
     let mut memory = match buffer.into_allocation() {
         Ok(allocation) => Writable::Percale(allocation),
-        Err(buffer) => Writable::Heap(buffer.into_vec()),
+        Err(refused) => Writable::Heap(refused.into_inner().into_vec()),
     };
     content.write_to(len, |at, bytes| memory.put(at, bytes));
     memory
@@ -102,7 +102,7 @@ impl Waits {
                 watch.control.check()?;
                 return Err(percale("carrying messages")(error));
             }
-            spin.poll_now(watch)?;
+            spin.check_time(watch)?;
             self.deadline = Instant::now() + LOOK;
             match operation.wait_until(Some(self.deadline)) {
                 Ok(result) => return Ok(result),

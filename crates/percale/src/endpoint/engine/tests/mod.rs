@@ -15,6 +15,7 @@ mod identity;
 mod lingering;
 mod logging;
 mod notices;
+mod operation_set;
 mod owned;
 mod pairs;
 mod rdma;
