@@ -60,7 +60,7 @@ impl Pair {
         let peer = vector.insert(right.address()).expect("an address");
         let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
         let region = registration.own(domain.allocate(4096).expect("memory")).expect("a region");
-        let exposed = region.remote().slice(0..8);
+        let exposed = region.remote().slice(0..8).expect("a part of the region");
         // The region is open as long as the program runs.
         std::mem::forget(region);
         let memory = || {

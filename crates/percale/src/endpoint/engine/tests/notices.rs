@@ -48,10 +48,9 @@ impl Scene {
 
     /// Sends a message that follows everything that the initiator has sent.
     fn barrier(&self) {
-        let before = self.a.finished() + self.b.finished();
         let mut receive = self.b.endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap();
         let mut send = self.a.endpoint.tagged_send(self.to_b, 2, vec![0; 8]).start().unwrap();
-        until(&[&self.a, &self.b], || (self.a.finished() + self.b.finished() == before + 2).then_some(()));
+        until(&[&self.a, &self.b], || (send.is_ready() && receive.is_ready()).then_some(()));
         send.wait().unwrap();
         receive.wait().unwrap();
     }
