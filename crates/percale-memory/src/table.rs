@@ -249,6 +249,34 @@ struct Recycled<T> {
     value: T,
 }
 
+/// A value of a [`Recycler`] that is in use.
+pub struct Occupied<'r, T> {
+    recycled: &'r mut Recycled<T>,
+    free: &'r mut usize,
+    slot: usize,
+}
+
+impl<T> fmt::Debug for Occupied<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Occupied").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+impl<T> Occupied<'_, T> {
+    /// Returns the value.
+    #[inline(always)]
+    pub fn value(&mut self) -> &mut T {
+        &mut self.recycled.value
+    }
+
+    /// Ends the use of the value. The caller has left it as the next user expects it.
+    #[inline(always)]
+    pub fn retire(self) {
+        (self.recycled.generation, self.recycled.next) = (NONE, *self.free);
+        *self.free = self.slot;
+    }
+}
+
 impl<T> Default for Recycler<T> {
     #[inline]
     fn default() -> Self {
@@ -309,16 +337,22 @@ impl<T> Recycler<T> {
         }
     }
 
+    /// Like [`get_mut`](Self::get_mut), for a caller that may retire the value.
+    #[inline(always)]
+    pub fn occupied(&mut self, id: Id<T>) -> Option<Occupied<'_, T>> {
+        match self.slots.get_mut(id.slot as usize) {
+            Some(recycled) if recycled.generation == id.generation && id.generation != NONE => {
+                Some(Occupied { recycled, free: &mut self.free, slot: id.slot as usize })
+            }
+            _ => None,
+        }
+    }
+
     /// Ends the use of a value. The caller has left it as the next user expects it.
     #[inline(always)]
     pub fn retire(&mut self, id: Id<T>) {
-        let free = self.free;
-        if let Some(recycled) = self.slots.get_mut(id.slot as usize)
-            && recycled.generation == id.generation
-            && id.generation != NONE
-        {
-            (recycled.generation, recycled.next) = (NONE, free);
-            self.free = id.slot as usize;
+        if let Some(occupied) = self.occupied(id) {
+            occupied.retire();
         }
     }
 

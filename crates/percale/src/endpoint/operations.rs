@@ -16,6 +16,7 @@
 //!    the result. A parked slot belongs to no set.
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::task::Waker;
 
 use super::shared_receive::ReceiveReport;
@@ -78,6 +79,16 @@ impl State {
     }
 }
 
+/// Makes the result that a handle returns for an operation that has succeeded. This is a trait instead of a closure,
+/// because a closure with several callers is not inlined.
+pub(crate) trait MakeResult {
+    /// What the handle returns.
+    type Result;
+
+    /// Makes the result. Called at most once.
+    fn make(&mut self, entry: &Entry, buffer: Buffer) -> Self::Result;
+}
+
 /// The ID of an operation.
 pub(crate) type OperationId = Id<OperationSlot>;
 
@@ -95,9 +106,11 @@ impl Operations {
     /// Creates a slot for an operation that owns `buffer`.
     #[inline(always)]
     pub(crate) fn start(&mut self, buffer: Buffer) -> OperationId {
+        // Without a destructor it stays in registers.
+        let buffer = ManuallyDrop::new(buffer);
         let (id, slot) = self.slots.reuse();
         // Nothing needs to be dropped: the slot has no buffer.
-        std::mem::forget(slot.buffer.replace(buffer));
+        std::mem::forget(slot.buffer.replace(ManuallyDrop::into_inner(buffer)));
         id
     }
 
@@ -291,18 +304,31 @@ impl Operations {
         }
     }
 
-    /// Like [`take_end`](Self::take_end), but only for an operation that has succeeded and has its buffer.
-    // Always inlined, so that the fields of the result go directly to where the caller wants them.
+    /// Takes the result of an operation that has succeeded and has its buffer, and releases its slot.
     #[inline(always)]
-    pub(crate) fn take_success(&mut self, id: OperationId) -> Option<(Entry, Buffer)> {
-        let slot = self.slots.get_mut(id)?;
-        let OperationSlot { state: State::Ended(Ok(entry)), waker: None, .. } = slot else { return None };
-        let entry = *entry;
-        let buffer = slot.buffer.take()?;
+    pub(crate) fn take_success<M: MakeResult>(&mut self, id: OperationId, make: &mut M) -> Option<M::Result> {
+        let mut slot = self.slots.occupied(id)?;
+        let OperationSlot { state, waker: None, buffer, .. } = slot.value() else { return None };
+        let State::Ended(Ok(entry)) = state else { return None };
+        let result = make.make(entry, buffer.take()?);
         // A success needs no destructor.
-        std::mem::forget(std::mem::replace(&mut slot.state, State::Pending));
-        self.slots.retire(id);
-        Some((entry, buffer))
+        std::mem::forget(std::mem::replace(state, State::Pending));
+        slot.retire();
+        Some(result)
+    }
+
+    /// Takes the buffer of an operation that succeeds now, and releases its slot. Returns `None`, and does nothing, for
+    /// an operation whose success has to be reported.
+    #[inline(always)]
+    pub(crate) fn succeed_at_once(&mut self, id: OperationId) -> Option<Buffer> {
+        let mut slot = self.slots.occupied(id)?;
+        let OperationSlot { state: State::Pending, waker: None, parked: false, buffer } = slot.value() else {
+            return None;
+        };
+        let buffer = buffer.take()?;
+        self.finished += 1;
+        slot.retire();
+        Some(buffer)
     }
 
     /// Takes the next result of a multi-receive, if there is one.

@@ -14,6 +14,7 @@ use super::types::{
 };
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::Envelope;
+use crate::endpoint::operations::{MakeResult, OperationId};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
@@ -104,6 +105,30 @@ impl Core {
         let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
         let Some((entry, notify)) = self.in_place(from, head, payload, takes) else { return false };
         match notify {
+            Notify::Operation => self.operations.succeed(entry),
+            _ => self.reporting.receive_path().0.push(entry),
+        }
+        true
+    }
+
+    /// Like [`message_in_place`](Self::message_in_place), but puts the result in `into` if the message is that of the
+    /// operation `id`.
+    #[inline(always)]
+    pub(super) fn message_for<M: MakeResult>(
+        &mut self,
+        from: ConnectionId,
+        head: &Head,
+        payload: View<'_>,
+        id: OperationId,
+        (make, into): (&mut M, &mut Option<M::Result>),
+    ) -> bool {
+        let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
+        let Some((entry, notify)) = self.in_place(from, head, payload, takes) else { return false };
+        match notify {
+            Notify::Operation if entry.context == id.to_u64() => match self.operations.succeed_at_once(id) {
+                Some(buffer) => *into = Some(make.make(&entry, buffer)),
+                None => self.operations.succeed(entry),
+            },
             Notify::Operation => self.operations.succeed(entry),
             _ => self.reporting.receive_path().0.push(entry),
         }

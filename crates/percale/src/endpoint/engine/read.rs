@@ -10,6 +10,7 @@ use super::core::Core;
 use super::waiting::EMPTY_READS_PER_PROGRESS;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
+use crate::endpoint::operations::{MakeResult, OperationId};
 use crate::local_memory::volatile::View;
 use crate::system::spin;
 use crate::transport::ConnectionId;
@@ -39,26 +40,40 @@ enum RingPollResult {
 /// callers is not inlined: about 40 instructions for each message.
 trait Deliver {
     /// Returns whether the message was delivered. If not, it stays in its ring.
-    fn call(self, core: &mut Core, head: &Head, payload: View<'_>) -> bool;
+    fn call(self, core: &mut Core, from: ConnectionId, head: &Head, payload: View<'_>) -> bool;
 }
 
-/// Returns the message's completion to the reader.
-struct ReturnAtOnce<'e>(ConnectionId, &'e mut Entry);
+/// Returns the message's completion to the reader of the queue.
+struct ReturnEntry<'e>(&'e mut Entry);
 
-impl Deliver for ReturnAtOnce<'_> {
+impl Deliver for ReturnEntry<'_> {
     #[inline(always)]
-    fn call(self, core: &mut Core, head: &Head, payload: View<'_>) -> bool {
-        core.message_at_once(self.0, head, payload, self.1)
+    fn call(self, core: &mut Core, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
+        core.message_at_once(from, head, payload, self.0)
     }
 }
 
 /// Reports the message to its queue or its operation.
-struct Report(ConnectionId);
+struct Report;
 
 impl Deliver for Report {
     #[inline(always)]
-    fn call(self, core: &mut Core, head: &Head, payload: View<'_>) -> bool {
-        core.message_in_place(self.0, head, payload)
+    fn call(self, core: &mut Core, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
+        core.message_in_place(from, head, payload)
+    }
+}
+
+/// Like [`Report`], but returns the result to the thread that waits for the operation.
+struct ReturnResult<'r, M: MakeResult> {
+    id: OperationId,
+    make: &'r mut M,
+    into: &'r mut Option<M::Result>,
+}
+
+impl<M: MakeResult> Deliver for ReturnResult<'_, M> {
+    #[inline(always)]
+    fn call(self, core: &mut Core, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
+        core.message_for(from, head, payload, self.id, (self.make, self.into))
     }
 }
 
@@ -99,9 +114,29 @@ impl Engine {
     /// queue. Returns whether everything was polled. Most calls check only the rings, as those of [`poll`](Self::poll).
     #[inline]
     pub(crate) fn poll_for_wait(&mut self) -> bool {
+        self.poll_with(Report)
+    }
+
+    /// Like [`poll_for_wait`](Self::poll_for_wait), for a thread that waits for the operation `id`. Puts its result in
+    /// `into` if that is there afterwards.
+    #[inline(never)]
+    pub(crate) fn poll_for_result<M: MakeResult>(
+        &mut self,
+        id: OperationId,
+        make: &mut M,
+        into: &mut Option<M::Result>,
+    ) {
+        self.poll_with(ReturnResult { id, make, into });
+        if into.is_none() {
+            *into = self.core.operations.take_success(id, make);
+        }
+    }
+
+    #[inline(always)]
+    fn poll_with(&mut self, deliver: impl Deliver) -> bool {
         self.pace.count();
         if !self.pace.is_progress_due() {
-            match self.look_for_others() {
+            match self.look_for_others(deliver) {
                 RingPollResult::Message | RingPollResult::Messages => return false,
                 RingPollResult::Nothing if self.pace.may_peek_only() => {
                     if self.poller.was_recently_active() {
@@ -121,9 +156,9 @@ impl Engine {
 
     /// Like [`poll_rings`](Self::poll_rings), but a message is reported to its queue or its operation.
     #[inline(always)]
-    fn look_for_others(&mut self) -> RingPollResult {
+    fn look_for_others(&mut self, deliver: impl Deliver) -> RingPollResult {
         match *self.poller.hot.as_slice() {
-            [only] => self.look_with(only, Report(only)),
+            [only] => self.look_with(only, deliver),
             _ => RingPollResult::More,
         }
     }
@@ -159,7 +194,7 @@ impl Engine {
     /// Like [`poll_rings`](Self::poll_rings), but for one link.
     #[inline(always)]
     fn poll_ring(&mut self, slot: ConnectionId, into: &mut Entry) -> RingPollResult {
-        self.look_with(slot, ReturnAtOnce(slot, into))
+        self.look_with(slot, ReturnEntry(into))
     }
 
     /// Checks the ring of a link for a message that `deliver` accepts.
@@ -173,7 +208,7 @@ impl Engine {
             PeekResult::Nothing => return RingPollResult::Nothing,
             PeekResult::More => return RingPollResult::More,
         };
-        if !deliver.call(core, message.head(), link.payload(&message)) {
+        if !deliver.call(core, slot, message.head(), link.payload(&message)) {
             return RingPollResult::More;
         }
         poller.received(slot);

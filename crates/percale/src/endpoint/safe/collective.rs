@@ -185,6 +185,11 @@ impl<H: Handle> Drop for Group<H> {
 impl<H: Handle> sealed::Sealed for Group<H> {}
 impl<H: Handle> Outcome for Group<H> {
     type Known = Self;
+    type AtOnce = std::convert::Infallible;
+
+    fn of_at_once(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
 
     fn of(_: &Entry, _: Buffer, group: Self) -> Self {
         group

@@ -13,7 +13,7 @@ use super::{Cause, OperationError};
 use crate::completion::entry::{Entry, OperationResult};
 use crate::deferred_actions;
 use crate::endpoint::engine::Engine;
-use crate::endpoint::operations::OperationId;
+use crate::endpoint::operations::{MakeResult, OperationId};
 use crate::endpoint::ownership::Handle;
 use crate::endpoint::ownership::reach::{EngineAccess, EngineCall};
 use crate::endpoint::reactor;
@@ -43,7 +43,7 @@ crate::short_debug!(for [H: Handle, R: Outcome] Operation<H, R>, "Operation");
 
 enum State<H: Handle, R: Outcome> {
     /// The operation ended when it was posted, in this process. `None` if the result was taken.
-    Ended(Process, Option<R>),
+    Ended(Process, Option<R::AtOnce>),
     /// The operation has a slot. The second value is the part of the result that is known already; `None` if the result
     /// was taken.
     InProgress(InProgress<H>, Option<R::Known>),
@@ -52,7 +52,7 @@ enum State<H: Handle, R: Outcome> {
 impl<H: Handle, R: Outcome> Operation<H, R> {
     /// The operation ended when it was posted.
     #[inline(always)]
-    pub(super) const fn ended(process: Process, result: R) -> Self {
+    pub(super) const fn ended(process: Process, result: R::AtOnce) -> Self {
         Self { state: State::Ended(process, Some(result)) }
     }
 
@@ -89,10 +89,7 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
     pub fn wait_until(&mut self, deadline: Option<Instant>) -> Result<R, OperationError> {
         match &mut self.state {
             State::Ended(process, result) => Self::take(*process, result),
-            State::InProgress(operation, known) => {
-                let (entry, buffer) = operation.wait(deadline)?;
-                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
-            }
+            State::InProgress(operation, known) => operation.wait(known, deadline),
         }
     }
 
@@ -159,18 +156,21 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
             (State::Ended(process, result), _) => Self::take(*process, result),
             (State::InProgress(operation, known), Some(end)) => {
                 let (entry, buffer) = operation.end(end)?;
-                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
+                MakeOutcome(known).make(&entry, buffer)
             }
             (State::InProgress(..), None) => Err(OperationError::taken()),
         }
     }
 
     #[inline(always)]
-    fn take(process: Process, result: &mut Option<R>) -> Result<R, OperationError> {
+    fn take(process: Process, result: &mut Option<R::AtOnce>) -> Result<R, OperationError> {
         if !process.is_here() {
             return Err(OperationError::refused());
         }
-        result.take().ok_or_else(OperationError::taken)
+        match result.take() {
+            Some(result) => Ok(R::of_at_once(result)),
+            None => Err(OperationError::taken()),
+        }
     }
 }
 
@@ -182,7 +182,7 @@ impl<H: Handle, R: Outcome> Future for Operation<H, R> {
             State::Ended(process, result) => Poll::Ready(Self::take(*process, result)),
             State::InProgress(operation, known) => operation.poll(context).map(|end| {
                 let (entry, buffer) = end?;
-                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
+                MakeOutcome(known).make(&entry, buffer)
             }),
         }
     }
@@ -246,20 +246,42 @@ const SPINS: u64 = 32;
 /// The result of an operation, and its buffer.
 pub(super) type End = (OperationResult, Option<Buffer>);
 
-/// Takes the result and the buffer of an operation that has succeeded, or whose message is the next in its ring.
-struct TakeAtOnce(OperationId);
+/// Takes the result of an operation that has succeeded, or whose message is the next in its ring.
+struct TakeAtOnce<'k, R: Outcome> {
+    id: OperationId,
+    known: &'k mut Option<R::Known>,
+    /// The place of the result. If the call returned the result, it would be moved several times.
+    into: &'k mut Option<Result<R, OperationError>>,
+}
 
-impl EngineCall for TakeAtOnce {
-    type Result = Option<(Entry, Buffer)>;
+impl<R: Outcome> EngineCall for TakeAtOnce<'_, R> {
+    type Result = ();
     const LOOKS_FOR_EVENTS: bool = false;
 
     #[inline(always)]
-    fn call(self, engine: &mut Engine) -> Option<(Entry, Buffer)> {
+    fn call(self, engine: &mut Engine) {
+        let Self { id, known, into } = self;
         engine.progress_if_due();
-        if !engine.core.operations.has_result(self.0) {
-            engine.poll_for_wait();
+        let make = &mut MakeOutcome::<R>(known);
+        *into = engine.core.operations.take_success(id, make);
+        if into.is_none() && !engine.core.operations.has_result(id) {
+            engine.poll_for_result(id, make, into);
         }
-        engine.core.operations.take_success(self.0)
+    }
+}
+
+/// Makes the result of an operation whose known part is this.
+struct MakeOutcome<'k, R: Outcome>(&'k mut Option<R::Known>);
+
+impl<R: Outcome> MakeResult for MakeOutcome<'_, R> {
+    type Result = Result<R, OperationError>;
+
+    #[inline(always)]
+    fn make(&mut self, entry: &Entry, buffer: Buffer) -> Self::Result {
+        match self.0.take() {
+            Some(known) => Ok(R::of(entry, buffer, known)),
+            None => Err(OperationError::taken()),
+        }
     }
 }
 
@@ -312,25 +334,37 @@ impl<H: Handle> InProgress<H> {
         !self.is_ended() && self.reach().with(|engine| engine.core.cancel(context, true))
     }
 
-    /// Waits for the end of the operation.
+    /// Waits for the end of the operation, and returns its result, of which this part is known.
     #[inline(always)]
-    fn wait(&mut self, deadline: Option<Instant>) -> Result<(Entry, Buffer), OperationError> {
+    fn wait<R: Outcome>(
+        &mut self,
+        known: &mut Option<R::Known>,
+        deadline: Option<Instant>,
+    ) -> Result<R, OperationError> {
         // Usually the operation has ended, or its message has arrived.
-        if !self.is_ended()
-            && let Some((entry, buffer)) = self.reach().run(TakeAtOnce(self.id()))
-        {
-            self.marks.0 |= Marks::ENDED;
-            if self.marks.are_set(Marks::WATCHED) {
-                self.unwatch();
+        if !self.is_ended() {
+            let mut result = None;
+            self.reach().run(TakeAtOnce { id: self.id(), known, into: &mut result });
+            if result.is_some() {
+                self.marks.0 |= Marks::ENDED;
+                if self.marks.are_set(Marks::WATCHED) {
+                    self.unwatch();
+                }
             }
-            return Ok((entry, buffer));
+            if let Some(result) = result {
+                return result;
+            }
         }
-        self.wait_longer(deadline)
+        self.wait_longer(known, deadline)
     }
 
     /// Continues [`wait`](Self::wait) when the operation has not succeeded yet.
     #[inline(never)]
-    fn wait_longer(&mut self, deadline: Option<Instant>) -> Result<(Entry, Buffer), OperationError> {
+    fn wait_longer<R: Outcome>(
+        &mut self,
+        known: &mut Option<R::Known>,
+        deadline: Option<Instant>,
+    ) -> Result<R, OperationError> {
         if self.is_ended() {
             return Err(OperationError::taken());
         }
@@ -339,7 +373,10 @@ impl<H: Handle> InProgress<H> {
         }
         let id = self.id();
         match self.reach().wait_until(deadline, |engine| engine.core.operations.take_end(id)) {
-            Some(end) => self.end(end),
+            Some(end) => {
+                let (entry, buffer) = self.end(end)?;
+                MakeOutcome(known).make(&entry, buffer)
+            }
             None => Err(OperationError::new(Cause::TimedOut, None)),
         }
     }

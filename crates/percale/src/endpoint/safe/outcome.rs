@@ -1,5 +1,7 @@
 //! The results of operations.
 
+use std::convert::Infallible;
+
 use super::Received;
 use crate::completion::entry::Entry;
 use crate::local_memory::buffer::Buffer;
@@ -17,13 +19,22 @@ pub trait Outcome: Sized + sealed::Sealed {
     #[doc(hidden)]
     fn of(entry: &Entry, buffer: Buffer, known: Self::Known) -> Self;
 
+    /// What the handle of an operation that ended when it was posted stores of the result. [`Infallible`] if there are
+    /// no such operations with this result, so their handles are small.
+    #[doc(hidden)]
+    type AtOnce;
+
     /// Makes the result of an access that was made at once, from its buffer or from the previous value of a number.
     /// `None` if there is no such access with this result.
     #[doc(hidden)]
-    fn at_once(buffer: Buffer, word: [u8; 8]) -> Option<Self> {
+    fn at_once(buffer: Buffer, word: [u8; 8]) -> Option<Self::AtOnce> {
         let _ = (buffer, word);
         None
     }
+
+    /// Makes the result from what the handle stores.
+    #[doc(hidden)]
+    fn of_at_once(result: Self::AtOnce) -> Self;
 }
 
 pub(super) mod sealed {
@@ -33,6 +44,12 @@ pub(super) mod sealed {
 impl sealed::Sealed for Buffer {}
 impl Outcome for Buffer {
     type Known = ();
+    type AtOnce = Self;
+
+    #[inline(always)]
+    fn of_at_once(buffer: Self) -> Self {
+        buffer
+    }
 
     #[inline(always)]
     fn of(_: &Entry, buffer: Buffer, (): ()) -> Self {
@@ -48,6 +65,11 @@ impl Outcome for Buffer {
 impl sealed::Sealed for Received {}
 impl Outcome for Received {
     type Known = ();
+    type AtOnce = Infallible;
+
+    fn of_at_once(never: Infallible) -> Self {
+        match never {}
+    }
 
     #[inline(always)]
     fn of(entry: &Entry, buffer: Buffer, (): ()) -> Self {
@@ -59,6 +81,11 @@ impl sealed::Sealed for RemoteMemory {}
 /// The name of a window that was bound.
 impl Outcome for RemoteMemory {
     type Known = Self;
+    type AtOnce = Infallible;
+
+    fn of_at_once(never: Infallible) -> Self {
+        match never {}
+    }
 
     fn of(_: &Entry, _: Buffer, name: Self) -> Self {
         name
@@ -68,6 +95,11 @@ impl Outcome for RemoteMemory {
 impl sealed::Sealed for () {}
 impl Outcome for () {
     type Known = Self;
+    type AtOnce = Infallible;
+
+    fn of_at_once(never: Infallible) -> Self {
+        match never {}
+    }
 
     fn of(_: &Entry, _: Buffer, (): Self) {}
 }

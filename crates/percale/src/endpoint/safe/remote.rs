@@ -84,6 +84,12 @@ impl<T: Element> sealed::Sealed for T {}
 /// The result is the previous value of the number.
 impl<T: Element> Outcome for T {
     type Known = ();
+    type AtOnce = Self;
+
+    #[inline(always)]
+    fn of_at_once(number: Self) -> Self {
+        number
+    }
 
     fn of(_: &Entry, buffer: Buffer, (): ()) -> Self {
         let mut bytes = [0; 8];
@@ -300,7 +306,7 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
 
     /// Makes the access if it can be made at once.
     #[inline(always)]
-    fn at_once(&mut self) -> Option<R> {
+    fn at_once(&mut self) -> Option<R::AtOnce> {
         let Self { endpoint, peer, remote, flags, .. } = *self;
         if self.when.is_some() || self.data.is_some() {
             return None;

@@ -1,5 +1,7 @@
 //! Requests: operations that are not posted yet.
 
+use std::mem::ManuallyDrop;
+
 use super::many::ReceivingMany;
 use super::operation::{InProgress, Operation};
 use super::when::StartCondition;
@@ -131,12 +133,17 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// If the send cannot be posted.
     #[inline(always)]
     pub fn start(self) -> Result<Operation<A::Handle<'e>, Buffer>, OperationError> {
-        let Self { endpoint, buffer, peer, tag, data, flags, when: None } = self else { return self.start_other() };
-        let segment = buffer.segment_for_send();
-        if endpoint.access.run(SendAtOnce { peer, segment, tag, data, flags }) {
-            return Ok(Operation::ended(endpoint.access.process(), buffer));
+        let Self { endpoint, buffer, peer, tag, data, flags, when } = self;
+        // Values without destructors stay in registers. Others would be kept in memory, for a call that panics.
+        let (buffer, when) = (ManuallyDrop::new(buffer), ManuallyDrop::new(when));
+        if when.is_none() {
+            let segment = buffer.segment_for_send();
+            if endpoint.access.run(SendAtOnce { peer, segment, tag, data, flags }) {
+                return Ok(Operation::ended(endpoint.access.process(), ManuallyDrop::into_inner(buffer)));
+            }
         }
-        Self { endpoint, buffer, peer, tag, data, flags, when: None }.start_other()
+        let (buffer, when) = (ManuallyDrop::into_inner(buffer), ManuallyDrop::into_inner(when));
+        Self { endpoint, buffer, peer, tag, data, flags, when }.start_other()
     }
 
     /// Posts a send that cannot leave at once.
@@ -211,17 +218,30 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
 
     #[inline(always)]
     fn post(self, flags: OpFlags) -> Result<OperationId, OperationError> {
+        let Self { endpoint, buffer, from, tag, when } = self;
+        // As in `SendRequest::start`.
+        let (mut buffer, when) = (ManuallyDrop::new(buffer), ManuallyDrop::new(when));
+        if when.is_none()
+            && endpoint.access.is_here()
+            && let Some(segment) = buffer.segment_for_receive()
+        {
+            return endpoint.access.run_here(ReceiveOperation { from, segment, tag, flags, buffer });
+        }
+        let (buffer, when) = (ManuallyDrop::into_inner(buffer), ManuallyDrop::into_inner(when));
+        Self { endpoint, buffer, from, tag, when }.post_other(flags)
+    }
+
+    /// Posts a receive that has a condition, or that cannot be posted.
+    #[inline(never)]
+    fn post_other(self, flags: OpFlags) -> Result<OperationId, OperationError> {
         let Self { endpoint, mut buffer, from, tag, when } = self;
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
-        let receive = ReceiveOperation { from, segment, tag, flags, buffer };
-        match when {
-            None => endpoint.access.run(receive),
-            Some(when) => when.start(&endpoint.access, receive.buffer, |context, _| {
-                Work::Receive(ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
-            }),
-        }
+        let Some(when) = when else { return Err(OperationError::new(PostError::Forked, Some(buffer))) };
+        when.start(&endpoint.access, buffer, |context, _| {
+            Work::Receive(ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
+        })
     }
 }
 
@@ -251,7 +271,7 @@ struct ReceiveOperation {
     segment: Segment,
     tag: Option<(u64, u64)>,
     flags: OpFlags,
-    buffer: Buffer,
+    buffer: ManuallyDrop<Buffer>,
 }
 
 impl EngineCall for ReceiveOperation {
@@ -261,7 +281,7 @@ impl EngineCall for ReceiveOperation {
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Self::Result {
         let Self { from, segment, tag, flags, buffer } = self;
-        let id = engine.core.operations.start(buffer);
+        let id = engine.core.operations.start(ManuallyDrop::into_inner(buffer));
         if flags.is_empty() && engine.receive_for_operation(from, segment, tag, id) {
             return Ok(id);
         }

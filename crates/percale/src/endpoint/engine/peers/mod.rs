@@ -96,7 +96,7 @@ pub(crate) struct Peer {
     /// The bit of the local doorbell that the peer rings, while it is connected over shared memory.
     bit: u32,
     /// The reason why this transport was chosen.
-    reason: String,
+    reason: Box<str>,
     /// The state of the connection.
     state: PeerState,
     /// Whether there was a connection that has ended.
@@ -165,7 +165,7 @@ impl Peer {
             incarnation: 0,
             serial: 0,
             bit: 0,
-            reason: String::new(),
+            reason: Box::default(),
             state: PeerState::Idle,
             lost: false,
             pending: VecDeque::new(),
