@@ -114,11 +114,8 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
         what: &str,
     ) {
         ledger.counts.failed += 1;
-        // A successor at the address of an endpoint that has ended may return the identity of the calling endpoint, or
-        // send an unrelated answer.
-        let misled = ["the peer claims to be the calling endpoint", "unexpected verdict"];
-        let misled = ledger.plan.has("successor") && misled.iter().any(|what| text.contains(what));
-        let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || misled;
+        let excused =
+            class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || is_misled(ledger, text);
         let never = matches!(
             code,
             ErrorCode::Protocol
@@ -309,7 +306,8 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
                 let honest = !ledger.parting
                     && !ledger.plan.has("stranger")
                     && !ledger.plan.has("flood")
-                    && !ledger.plan.has("pose");
+                    && !ledger.plan.has("pose")
+                    && !is_misled(ledger, reason);
                 if honest && !ledger.plan.has("own-address") && (ledger.plan.is_strict() || reason.contains("protocol"))
                 {
                     ledger.fault(&format!("port {} lost {address}: {reason}", self.port));
@@ -318,6 +316,13 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
             ledger.note(|| format!("{event:?}"));
         }
     }
+}
+
+/// Returns whether an error is the answer of a successor at the address of an endpoint that has ended. It may return the
+/// identity of the calling endpoint, or send an unrelated answer.
+fn is_misled(ledger: &WorkerLedger, text: &str) -> bool {
+    let answers = ["the peer claims to be the calling endpoint", "unexpected verdict"];
+    ledger.plan.has("successor") && answers.iter().any(|answer| text.contains(answer))
 }
 
 fn cause(error: &OperationError) -> (ErrorCode, String) {
