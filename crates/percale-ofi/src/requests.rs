@@ -17,11 +17,11 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use percale::endpoint::connection::ConnectionRequest;
-use percale_memory::system::forked::Process;
+use percale_memory::system::forked::{PerProcess, Process};
 use percale_memory::system::thread;
 
 use crate::abi::{FI_CLASS_CONNREQ, FI_LOG_EQ, fi_ops, fid, fid_t};
@@ -70,14 +70,18 @@ struct Table {
     rejecting: Option<Process>,
 }
 
-static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-/// The number of requests in the table that have an `until`. While it is 0, reading events does not check for expired
-/// requests.
+/// The table of this process. A forked child starts with an empty one: the requests of its parent are answered there,
+/// and a thread of the parent may have held the lock of the parent's table at the fork.
+static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
+/// The number of requests in the table that have an `until`, and in a forked child also those of its parent. While it
+/// is 0, reading events does not check for expired requests.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
-    let mut table: MutexGuard<'_, Option<Table>> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
-    f(table.get_or_insert_default())
+    /// The table that is used if the process cannot be distinguished from its forked children.
+    static SHARED: OnceLock<Mutex<Table>> = OnceLock::new();
+    let table = TABLE.get_or_make().unwrap_or_else(|_| SHARED.get_or_init(Mutex::default));
+    f(&mut table.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Table {
@@ -200,8 +204,20 @@ pub(crate) fn forget_listener(at: SocketAddr) {
 #[cfg(test)]
 mod tests {
     use percale::{Event, EventQueue, Info, TransportKind};
+    use percale_memory::system::forked::in_a_child;
 
     use super::*;
+
+    #[test]
+    fn child_does_not_wait_for_the_table_of_its_parent() {
+        let held = TABLE.get_or_make().unwrap().lock().unwrap();
+        assert!(in_a_child(|| {
+            ABANDONED.fetch_add(1, Ordering::Relaxed);
+            expire();
+            find(Handle(1)).is_none()
+        }));
+        drop(held);
+    }
 
     #[test]
     fn an_abandoned_request_is_rejected_although_no_events_are_read() {

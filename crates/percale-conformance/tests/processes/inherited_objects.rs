@@ -330,6 +330,15 @@ fn triggered(domain: &Domain, one: &Endpoint) {
             case("endpoint: post_when", || unsafe { one.post_when(&receive(), &when, 1) }.is_err());
             // SAFETY: as above.
             case("endpoint: post_when_written", || unsafe { one.post_when_written(&receive(), &variable) }.is_err());
+            case("counter: work of the child", || {
+                let own = open_as_told();
+                // SAFETY: the operation has no memory.
+                let posted = unsafe { own.endpoint.post_when(&receive(), &when, 1) }.is_err();
+                let given_back = own.endpoint.recv(vec![7; 8]).when(&when, 1).start();
+                let given_back = given_back.is_err_and(|error| error.buffer.is_some());
+                let added = own.domain.defer_add(&to, 1, (&when, 1)).is_err();
+                posted && given_back && added && own.domain.defer_set(&when, 1, (&to, 1)).is_err()
+            });
         }
     });
     assert!(!variable.is_written());
@@ -401,6 +410,8 @@ fn sets() {
         let counter = Counter::new();
         waits.add(&counter).expect("a member");
         polls.add(&counter, 2).expect("a member");
+        // The lock of the shared counter's followers is held when the process forks.
+        drop(WaitSet::new().add(&other));
         drop(waits.wait(Some(Duration::ZERO)));
         polls.poll(&mut [0]);
         waits.remove(&counter);
@@ -418,6 +429,9 @@ fn sets() {
             case("poll set: remove", || polls.remove(&counter).is_none());
             case("poll set: len", || polls.is_empty());
             case("poll set: poll", || polls.poll(&mut [0]) == 0);
+            case("counter: a member of a set of the child", || {
+                WaitSet::new().add(&other).is_err() && PollSet::new().add(&other, 1).is_err()
+            });
             case("poll set: debug", || harmless(format!("{polls:?}{waits:?}")));
         }
     });

@@ -25,6 +25,8 @@ use std::collections::HashSet;
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
+use percale_memory::system::forked::PerProcess;
+
 pub(crate) use self::copy::Copied;
 use self::hints::{Hints, Rejection};
 use self::native::InfoList;
@@ -137,11 +139,11 @@ fn list(matching: &[Attributes], places: &[InterfaceAddresses], hints: &Hints) -
 
 /// Logs why there is no result. Only the first time is a warning, because programs call fi_getinfo repeatedly.
 fn log_refusal(why: &str) {
-    static LOGGED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
-    let is_new = {
-        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-        logged.get_or_insert_default().insert(why.to_owned())
-    };
+    // A thread of the parent may have held the lock when the process was forked.
+    static LOGGED: PerProcess<Mutex<HashSet<String>>> = PerProcess::new();
+    let is_new = LOGGED
+        .get_or_make()
+        .map_or(true, |logged| logged.lock().unwrap_or_else(PoisonError::into_inner).insert(why.to_owned()));
     if is_new || cfg!(test) {
         log::warning!(FI_LOG_FABRIC, "getinfo: no match: {why}");
     } else {

@@ -328,3 +328,15 @@ fn sets_and_readers_wait_for_the_same_sources() {
     });
     assert_eq!(taken.value(), EACH);
 }
+
+/// Requirements: FLT-010.
+#[test]
+fn inherited_sources_are_rejected_by_the_sets_of_a_child() {
+    let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
+    assert!(crate::system::forked::in_a_child(|| {
+        let (waits, polls) = (WaitSet::new(), PollSet::new());
+        let waited = [waits.add(&queue).is_err(), waits.add(&counter).is_err(), waits.add(&events).is_err()];
+        let polled = [polls.add(&queue, 1).is_err(), polls.add(&counter, 2).is_err(), polls.add(&events, 3).is_err()];
+        waited == [true; 3] && polled == [true; 3] && waits.is_empty() && polls.is_empty()
+    }));
+}

@@ -27,7 +27,7 @@ impl<A: Ownership> Endpoint<A> {
     pub unsafe fn post_when(&self, operation: &Operation, counter: &Counter, threshold: u64) -> Result<(), PostError> {
         let due = self.access.with(|engine| {
             let transfer = engine.transfer(operation, None)?;
-            Ok::<_, PostError>(engine.queue(transfer, counter, Condition::Successes(threshold)))
+            engine.queue(transfer, counter, Condition::Successes(threshold))
         })?;
         // This thread is not in the endpoint now, so the operation can begin immediately.
         if due {

@@ -106,8 +106,9 @@ pub enum PostError {
     /// The counter could not be set up so that waiting for it drives the endpoint. Contains the system's error code.
     #[error("waiting for the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
     Counter(i32),
-    /// The process is a fork of the process that opened the endpoint.
-    #[error("the endpoint belongs to the parent process of this fork; open a domain in this process")]
+    /// The process is a fork of the process that opened the endpoint, or that created the counter for which the
+    /// operation would wait.
+    #[error("the endpoint or counter belongs to the parent process of this fork; open a domain in this process")]
     Forked,
     /// The endpoint was closed through another handle.
     #[error("the endpoint was closed; open another one")]

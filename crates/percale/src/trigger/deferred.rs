@@ -44,7 +44,7 @@ impl Domain {
     /// # Safety
     /// As for [`queue_work`](Self::queue_work).
     pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
-        self.check_process()?;
+        self.check_process(&work.counter)?;
         let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
         // Work is rejected before any endpoint is automated. Afterwards only starting a thread or watching a descriptor
@@ -121,7 +121,7 @@ impl Domain {
     }
 
     fn defer_change(&self, due: Due, (counter, threshold): (&Counter, u64)) -> Result<WorkId, WorkError> {
-        self.check_process()?;
+        self.check_process(counter)?;
         let owner = self.owner()?;
         counter.automate()?;
         let mut id = None;
@@ -147,15 +147,17 @@ impl Domain {
             drop(lines);
             named(WorkId { counter: counter.place_in_memory(), ticket });
         });
+        let is_due = is_due.ok_or(PostError::Forked)?;
         if is_due {
             fire(counter);
         }
         Ok(())
     }
 
-    /// Returns an error in a forked child, where the work would belong to the parent.
-    fn check_process(&self) -> Result<(), PostError> {
-        if self.inner.is_here() { Ok(()) } else { Err(PostError::Forked) }
+    /// Returns an error in a forked child, where the work would belong to the parent, or would wait for a counter of the
+    /// parent, which begins no work in the child.
+    fn check_process(&self, counter: &Counter) -> Result<(), PostError> {
+        if self.inner.is_here() && counter.is_here() { Ok(()) } else { Err(PostError::Forked) }
     }
 
     /// Returns the number that marks this domain's work.

@@ -104,6 +104,15 @@ struct CounterState {
     waiting: OnceLock<Box<Mutex<WaitQueue>>>,
 }
 
+impl Drop for CounterState {
+    fn drop(&mut self) {
+        // The end of the work is reported through endpoints and their locks, which belong to the parent.
+        if !self.wait.is_here() {
+            std::mem::forget(self.waiting.take());
+        }
+    }
+}
+
 /// A weak reference to a counter, which does not keep it alive.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakCounter(Weak<CounterState>);
@@ -202,18 +211,30 @@ impl Counter {
 
     #[inline]
     fn begin(&self, due: bool) {
-        if due && self.line.wait.is_here() {
+        if due && self.is_here() {
             fire(self);
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, WaitQueue> {
-        self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns whether this is the process that created the counter, and not a forked child of it. Work waits and
+    /// begins only in that process.
+    pub(crate) fn is_here(&self) -> bool {
+        self.line.wait.is_here()
+    }
+
+    /// Locks the work that waits. Returns `None` in a forked child, because a thread of the parent may have held the
+    /// lock at the fork.
+    fn waiting(&self) -> Option<MutexGuard<'_, WaitQueue>> {
+        if !self.is_here() {
+            return None;
+        }
+        Some(self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Queues work in the counter's line. `named` is called before any thread can begin the work, with the work's
     /// ticket and with whether the owner already has a record that some of its work waits here. Returns true if the
-    /// work may be due. In that case the caller must call [`fire`] without holding a lock that it needs.
+    /// work may be due. In that case the caller must call [`fire`] without holding a lock that it needs. Returns `None`
+    /// in a forked child: nothing was queued, and `named` was not called.
     #[must_use = "work that is due begins only when `fire` is called"]
     pub(crate) fn queue(
         &self,
@@ -221,16 +242,16 @@ impl Counter {
         owner: Option<NonZeroU32>,
         due: Due,
         named: impl FnOnce(WaitId, bool),
-    ) -> bool {
-        let mut waiting = self.waiting();
+    ) -> Option<bool> {
+        let mut waiting = self.waiting()?;
         let (ticket, known) = waiting.push(condition, owner, due);
         named(ticket, known);
-        self.line.cell.waits_for(waiting.next())
+        Some(self.line.cell.waits_for(waiting.next()))
     }
 
     /// Takes all work that is due from the line, in order. No other thread takes work during the call.
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
-        let mut waiting = self.waiting();
+        let Some(mut waiting) = self.waiting() else { return };
         let cell = &self.line.cell;
         // The values are read again each time, because work that begins may increase this counter.
         while let Some(due) = waiting.pop(cell.value(), cell.value().saturating_add(cell.errors())) {
@@ -242,8 +263,11 @@ impl Counter {
 
     /// Accesses the waiting work, to cancel some of it.
     pub(crate) fn take_back<R>(&self, take: impl FnOnce(&mut WaitQueue) -> R) -> Option<R> {
-        self.line.waiting.get().filter(|_| self.line.wait.is_here())?;
-        let mut waiting = self.waiting();
+        if !self.is_here() {
+            return None;
+        }
+        self.line.waiting.get()?; // Memory is not allocated for a counter for which no work has waited.
+        let mut waiting = self.waiting()?;
         let taken = take(&mut waiting);
         self.line.cell.waits_for(waiting.next());
         Some(taken)
@@ -252,7 +276,7 @@ impl Counter {
     /// Returns whether work waits for the counter.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.line.wait.is_here() && self.line.waiting.get().is_some() && !self.waiting().is_empty()
+        self.is_here() && self.line.waiting.get().is_some() && self.waiting().is_some_and(|waiting| !waiting.is_empty())
     }
 
     /// Returns an address that distinguishes counters while they exist.
@@ -343,6 +367,7 @@ impl crate::region::AccessCounter for Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::forked::in_a_child;
 
     /// Requirements: CMP-012.
     #[test]
@@ -398,6 +423,40 @@ mod tests {
         });
         assert!((BEYOND..=BEYOND + EACH).contains(&counter.read()), "{}", counter.read());
         assert!((2 * BEYOND..=2 * BEYOND + EACH).contains(&counter.read_error()), "{}", counter.read_error());
+    }
+
+    /// Work that records its end.
+    #[derive(Debug)]
+    struct RecordedWork(Arc<std::sync::atomic::AtomicBool>);
+
+    impl CounterWork for RecordedWork {
+        fn begin(self: Box<Self>, _: &mut Begun) {}
+
+        fn end(self: Box<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Requirements: FLT-010.
+    #[test]
+    fn inherited_counter_takes_and_ends_no_work_in_a_child() {
+        let (counter, has_ended) = (Counter::new(), Arc::default());
+        let work = || Due::Work(Box::new(RecordedWork(Arc::clone(&has_ended))));
+        assert_eq!(counter.queue(Condition::Ends(1), None, work(), |_, _| ()), Some(false));
+        let held = counter.waiting();
+        assert!(in_a_child(|| {
+            // A hang here means that the child waits for the lock that the parent holds.
+            let refused = counter.queue(Condition::Ends(1), None, work(), |_, _| ()).is_none();
+            refused && counter.take_back(|_| ()).is_none() && !counter.has_work()
+        }));
+        drop(held);
+        let inherited = &has_ended;
+        let drops = move || {
+            drop(counter);
+            !inherited.load(Ordering::Relaxed)
+        };
+        assert!(in_a_child(drops), "the child has ended work of its parent");
+        assert!(has_ended.load(Ordering::Relaxed), "the parent's own drop ends the work");
     }
 
     #[test]

@@ -39,8 +39,9 @@ impl Wait {
     /// Reports all attachments, detachments and notifications to `follower` from now on, as long as it exists.
     ///
     /// # Errors
-    /// If a driver cannot be attached to the follower.
+    /// If a driver cannot be attached to the follower, or this `Wait` was inherited from a parent process.
     pub(in crate::completion) fn follow(&self, follower: &Arc<dyn Follower>) -> io::Result<()> {
+        self.check_process()?;
         let mut list = lock(&self.followers.list);
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(follower));
@@ -52,6 +53,9 @@ impl Wait {
 
     /// Stops reporting to `follower`.
     pub(in crate::completion) fn leave(&self, follower: &Arc<dyn Follower>) {
+        if !self.is_here() {
+            return; // Nothing of this process follows it.
+        }
         let gone = Arc::downgrade(follower);
         lock(&self.followers.list).retain(|other| other.strong_count() > 0 && !other.ptr_eq(&gone));
         self.drivers().iter().filter_map(Weak::upgrade).for_each(|driver| follower.detached(&driver));
@@ -64,6 +68,9 @@ impl Wait {
 
     /// Returns whether `driver` is attached.
     pub(in crate::completion) fn is_driven_by(&self, driver: &Arc<dyn Driven>) -> bool {
+        if !self.is_here() {
+            return false;
+        }
         let driver = Arc::downgrade(driver);
         self.drivers().iter().any(|other| other.ptr_eq(&driver))
     }

@@ -123,7 +123,15 @@ impl Engine {
     }
 
     /// Adds an operation to the queue of a counter. Returns whether operations may be due there.
-    pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
+    ///
+    /// # Errors
+    /// If the counter was inherited from a parent process.
+    pub(crate) fn queue(
+        &mut self,
+        transfer: Transfer,
+        counter: &Counter,
+        condition: Condition,
+    ) -> Result<bool, PostError> {
         self.core.triggered.queue(transfer, counter, condition)
     }
 

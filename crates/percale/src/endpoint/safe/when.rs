@@ -73,21 +73,24 @@ impl StartCondition {
             }
             let is_work = counting.is_some();
             let deferred = is_work.then_some(counting);
-            match engine.transfer(&operation, deferred) {
-                Ok(mut transfer) => {
+            let queued = engine.transfer(&operation, deferred).and_then(|mut transfer| {
+                transfer.notify = Notify::Operation;
+                match begins {
+                    Begins::Counted(counter, threshold) => {
+                        let condition =
+                            if is_work { Condition::Ends(threshold) } else { Condition::Successes(threshold) };
+                        Ok(engine.queue(transfer, &counter, condition)?.then_some(counter))
+                    }
+                    Begins::Written(variable) => {
+                        engine.queue_written(transfer, variable);
+                        Ok(None)
+                    }
+                }
+            });
+            match queued {
+                Ok(due) => {
+                    // The operation cannot begin before this call leaves the endpoint.
                     engine.core.operations.give(id, buffer);
-                    transfer.notify = Notify::Operation;
-                    let due = match begins {
-                        Begins::Counted(counter, threshold) => {
-                            let condition =
-                                if is_work { Condition::Ends(threshold) } else { Condition::Successes(threshold) };
-                            engine.queue(transfer, &counter, condition).then_some(counter)
-                        }
-                        Begins::Written(variable) => {
-                            engine.queue_written(transfer, variable);
-                            None
-                        }
-                    };
                     Ok((id, due))
                 }
                 Err(cause) => {

@@ -170,7 +170,7 @@ fn injected_compare_swap_copies_both_operands() {
             a.engine(|engine| match waits {
                 Waits::Deferred => {
                     let transfer = engine.transfer(&Operation::Atomic(work), None).unwrap();
-                    engine.queue(transfer, &counter, Condition::Successes(1));
+                    engine.queue(transfer, &counter, Condition::Successes(1)).unwrap();
                 }
                 _ => engine.post_atomic(&work, Notify::Event).unwrap(),
             });
@@ -480,7 +480,7 @@ fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
     let counter = Counter::new();
     a.engine(|engine| {
         let transfer = engine.transfer(&Operation::Send(work), None).unwrap();
-        engine.queue(transfer, &counter, Condition::Successes(1));
+        engine.queue(transfer, &counter, Condition::Successes(1)).unwrap();
     });
     counter.add(1);
     // The send has begun and cannot be canceled, because it was offered to its peer.

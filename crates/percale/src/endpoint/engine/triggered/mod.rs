@@ -29,6 +29,7 @@ use crate::device::Arriving;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::submissions::{Submissions, Transfer};
+use crate::endpoint::work::PostError;
 use crate::table::{Id, Table};
 use crate::transport::shm::Doorbell;
 
@@ -131,12 +132,20 @@ impl TriggeredOperations {
     }
 
     /// Adds an operation to the queue of a counter. Returns whether operations may be due there.
-    pub(super) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
+    ///
+    /// # Errors
+    /// If the counter was inherited from a parent process.
+    pub(super) fn queue(
+        &mut self,
+        transfer: Transfer,
+        counter: &Counter,
+        condition: Condition,
+    ) -> Result<bool, PostError> {
         let due = transfer.into_due();
-        let is_due = counter.queue(condition, None, due, |_, _| ());
+        let is_due = counter.queue(condition, None, due, |_, _| ()).ok_or(PostError::Forked)?;
         // The counter is added after the operation waits there, because an empty queue is removed.
         self.lines.add(counter);
-        is_due
+        Ok(is_due)
     }
 
     /// Records that an operation of the endpoint waits for a counter.

@@ -26,7 +26,7 @@ fn transfer(operations: &TriggeredOperations, context: u64) -> Transfer {
 
 fn queue(operations: &mut TriggeredOperations, counter: &Counter, context: u64, threshold: u64) -> bool {
     let transfer = transfer(operations, context);
-    operations.queue(transfer, counter, Condition::Successes(threshold))
+    operations.queue(transfer, counter, Condition::Successes(threshold)).unwrap()
 }
 
 /// Takes the contexts of the operations that are due.
