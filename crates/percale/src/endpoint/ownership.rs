@@ -15,6 +15,7 @@ use std::time::Instant;
 use self::reach::{EngineAccess, EngineCall};
 use super::engine::sleep::SLEEP;
 use super::engine::{Engine, deferred_cleanup};
+use super::one_thread::OneThread;
 use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
 use crate::completion::source::{Source, Undriven};
@@ -225,9 +226,15 @@ pub(super) mod reach {
     }
 }
 
-/// Ownership by one thread at a time, without a lock. The endpoint is `Send` but not `Sync`.
+/// Ownership by one thread at a time, without a lock. The endpoint is `Send` but not `Sync`, and its operations, which
+/// borrow it, are not `Send`. [`Shared`] is for several threads, and for tasks that a runtime may move to another thread.
 pub struct Owned {
     process: Process,
+    state: OneThread<OwnedState>,
+}
+
+/// The state of an endpoint that one thread at a time uses.
+struct OwnedState {
     engine: RefCell<Engine>,
     /// Makes waits for the queues and counters to which the endpoint reports fail, because such a wait cannot drive the
     /// endpoint.
@@ -238,22 +245,24 @@ crate::short_debug!(Owned, "Owned");
 
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
-        let undriven = RefCell::new(Undriven::new(engine.core.reporting.sources()));
-        Self { process: engine.process(), engine: RefCell::new(engine), undriven }
+        let (process, undriven) = (engine.process(), Undriven::new(engine.core.reporting.sources()));
+        let state = OwnedState { engine: RefCell::new(engine), undriven: RefCell::new(undriven) };
+        Self { process, state: OneThread(state) }
     }
 }
 
 impl Owned {
     /// Returns the engine, for conversion to another kind of ownership.
     pub(super) fn into_engine(self) -> Engine {
-        drop(self.undriven);
-        self.engine.into_inner()
+        let OneThread(OwnedState { engine, undriven }) = self.state;
+        drop(undriven);
+        engine.into_inner()
     }
 
     /// Wakes the tasks of finished operations when the engine is no longer borrowed.
     #[cold]
     fn run_deferred_actions(&self) {
-        let deferred_actions = self.engine.borrow_mut().core.operations.take_deferred_actions();
+        let deferred_actions = self.state.0.engine.borrow_mut().core.operations.take_deferred_actions();
         deferred_actions.run();
         later::flush();
     }
@@ -267,7 +276,7 @@ impl EngineAccess for Owned {
 
     #[inline(always)]
     fn run_here<C: EngineCall>(&self, call: C) -> C::Result {
-        let mut engine = self.engine.borrow_mut();
+        let mut engine = self.state.0.engine.borrow_mut();
         let result = call.call(&mut engine);
         let deferred_actions = engine.core.operations.has_deferred_actions() || (C::LOOKS_FOR_EVENTS && later::any());
         drop(engine);
@@ -289,7 +298,7 @@ impl EngineAccess for Owned {
     }
 
     fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()> {
-        self.undriven.borrow_mut().add(Source::from(counter));
+        self.state.0.undriven.borrow_mut().add(Source::from(counter));
         Ok(())
     }
 
