@@ -421,11 +421,13 @@ impl EventQueue {
     }
 
     /// Takes the oldest event. If there is none, waits for at most `timeout` (`None`: no limit), and drives the shared
-    /// endpoints that report here. An endpoint of one owner is not driven, and the wait does not fail because of it: an
-    /// event of that endpoint ends the wait only if another thread makes calls on the endpoint.
+    /// endpoints that report here.
     ///
     /// # Errors
-    /// If there was no event in time, or the thread could not sleep.
+    /// If there was no event in time, or the thread could not sleep. If there is no event and an endpoint of one owner
+    /// ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) reports here, it fails
+    /// immediately ([`WaitError::NotDriven`]), also if the awaited event comes from elsewhere. Use another queue for
+    /// insertions, registrations and listeners in this case.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Event, WaitError> {
         self.shared.wait.until(timeout, || self.take())
     }

@@ -179,10 +179,9 @@ pub(super) mod reach {
         /// drive it.
         fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()>;
 
-        /// Lets threads that read or wait for this counter drive a shared endpoint from now on.
-        fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
-            Ok(())
-        }
+        /// Lets threads that read or wait for this counter, which counts work of the endpoint, drive a shared endpoint
+        /// from now on. Makes waits for the counter fail if the endpoint has one owner.
+        fn drive_for(&self, counter: &Counter) -> std::io::Result<()>;
 
         /// Sleeps until something may have changed or the deadline has passed. Does not sleep if the number of the
         /// engine's results differs from `looked`.
@@ -299,6 +298,11 @@ impl EngineAccess for Owned {
 
     fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()> {
         self.state.0.undriven.borrow_mut().add(Source::from(counter));
+        Ok(())
+    }
+
+    fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
+        self.state.0.undriven.borrow_mut().add_of_work(counter);
         Ok(())
     }
 
@@ -619,4 +623,8 @@ impl EngineAccess for Shared {
 
 impl EngineAccess for Helper {
     reaches_inner!();
+
+    fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
+        Ok(()) // Only handles of the application are passed to threads that wait.
+    }
 }

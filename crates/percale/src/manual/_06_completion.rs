@@ -180,8 +180,9 @@
 //! [`Event::Lost`].
 //!
 //! [`EventQueue::read`] and [`EventQueue::wait`] make progress on shared endpoints only. An [`Endpoint`] adds its
-//! events during its own calls: call `read` after them. Do not call `wait` in the thread that owns the endpoint: the
-//! wait does not drive the endpoint and does not fail either, so without a timeout it may never end.
+//! events during its own calls: call `read` after them. `wait` does not drive it, so it might never end: it fails with
+//! [`NotDriven`](crate::completion::wait::WaitError::NotDriven) if no event is there. So do waits for counters,
+//! completion queues and sets to which such an endpoint reports.
 //!
 //! # Waiting for either a message or a lost peer
 //! A [`WaitSet`] sleeps until one of its members has something to report. Its members are counters, event queues and
