@@ -41,8 +41,8 @@ fn errors_convert_to_boxes_that_other_threads_can_use() {
     check::<ConnectionError>();
     check::<BindError>();
     check::<ShareError>();
-    check::<percale::endpoint::CloseError<Owned>>();
-    check::<percale::endpoint::CloseError<Shared>>();
+    check::<percale::endpoint::EndpointCloseError<Owned>>();
+    check::<percale::endpoint::EndpointCloseError<Shared>>();
     check::<CloseError<Region>>();
     check::<CloseError<RawRegion>>();
     check::<CloseError<Window>>();
@@ -235,7 +235,7 @@ fn endpoint_with_bound_windows_is_returned_by_the_error_of_close() -> Outcome {
     let error = close(endpoint).unwrap_err();
     assert!(error.to_string().contains("windows of type 2A"), "{error}");
     assert!(format!("{error:?}").len() < 300, "{error:?}");
-    let error = error.downcast::<percale::endpoint::CloseError>()?;
+    let error = error.downcast::<percale::endpoint::EndpointCloseError>()?;
     let endpoint = error.into_inner();
     assert_eq!(endpoint.read(me, name, vec![0; 8]).wait()?.into_vec(), [7; 8]);
     endpoint.invalidate(me, name.key).wait()?;

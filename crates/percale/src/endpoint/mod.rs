@@ -77,7 +77,7 @@ use std::time::{Duration, Instant};
 
 pub use self::builder::{BindError, EndpointBuilder};
 pub use self::ownership::{Handle, Owned, Ownership, Shared};
-pub use self::sharing::{CloseError, ShareError};
+pub use self::sharing::{EndpointCloseError, ShareError};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::region::window::TypeTwo;
@@ -186,11 +186,11 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Errors
     /// If windows of type 2A are bound through the endpoint. The error contains the endpoint
-    /// ([`CloseError::into_inner`]).
-    pub fn close(self) -> Result<(), CloseError<A>> {
+    /// ([`EndpointCloseError::into_inner`]).
+    pub fn close(self) -> Result<(), EndpointCloseError<A>> {
         let two_a = self.domain.type_two() == TypeTwo::A;
         let closed = self.access.close(|engine| !(two_a && engine.core.local.has_windows()));
-        if closed { Ok(()) } else { Err(CloseError::new(self)) }
+        if closed { Ok(()) } else { Err(EndpointCloseError::new(self)) }
     }
 
     /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return

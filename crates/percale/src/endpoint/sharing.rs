@@ -55,13 +55,13 @@ impl ShareError {
     "the endpoint was not closed, because windows of type 2A are bound through it; invalidate or deallocate the windows \
      and close the endpoint again, or close it anyway with shut"
 )]
-pub struct CloseError<A: Ownership = Owned> {
+pub struct EndpointCloseError<A: Ownership = Owned> {
     endpoint: Contained<A>,
 }
 
-crate::short_debug!(for [A: Ownership] CloseError<A>, "CloseError", reason: |this| this.to_string());
+crate::short_debug!(for [A: Ownership] EndpointCloseError<A>, "EndpointCloseError", reason: |this| this.to_string());
 
-impl<A: Ownership> CloseError<A> {
+impl<A: Ownership> EndpointCloseError<A> {
     pub(super) fn new(endpoint: Endpoint<A>) -> Self {
         Self { endpoint: Contained::new(endpoint) }
     }

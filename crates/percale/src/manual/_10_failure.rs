@@ -177,7 +177,7 @@
 //!
 //! | error | of | cause | next step |
 //! |---|---|---|---|
-//! | [`endpoint::CloseError`] | [`Endpoint::close`] | windows of type 2A are bound through the endpoint | invalidate or deallocate them, then close it; or [`shut`](Endpoint::shut) it |
+//! | [`endpoint::EndpointCloseError`] | [`Endpoint::close`] | windows of type 2A are bound through the endpoint | invalidate or deallocate them, then close it; or [`shut`](Endpoint::shut) it |
 //! | [`memory::region::CloseError`] | [`Region::close`], [`RawRegion::close`], [`Window::close`] | `Busy`: a peer was stopped in the middle of an access; `Windows`: windows are bound to the region | close it again later; close the windows first |
 //! | [`memory::region::PendingError`] | [`PendingRegion::finish`](memory::region::PendingRegion::finish) | the event of the registration was not read | read it, then finish |
 //!
