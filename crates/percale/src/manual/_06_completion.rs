@@ -223,7 +223,7 @@
 //! set.add(&events)?;
 //! set.add(&received)?;
 //!
-//! let receiving = endpoint.recv(vec![0; 64]).start()?; // from any sender
+//! let mut receiving = endpoint.recv(vec![0; 64]).start()?; // from any sender
 //! # let other = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # vector.insert(other.address())?;
 //! # let me = vector.insert(endpoint.address())?;
