@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
-use percale::trigger::{Operation, Variable};
+use percale::trigger::{RawOperation, Variable};
 use percale::{
     AddressSet, AtomicWork, Bind, CollectiveWork, Counted, Counter, Endpoint, Entry, ErrorEntry, GroupId, OpFlags,
     PeerAddress, PostError, RawRegion, ReceiveWork, RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint,
@@ -223,7 +223,7 @@ impl Port {
     /// The requirements of [`Endpoint::post_when`] apply.
     pub(crate) unsafe fn when(
         &self,
-        operation: &Operation,
+        operation: &RawOperation,
         counter: &Counter,
         threshold: u64,
     ) -> Result<(), PostError> {
@@ -235,7 +235,7 @@ impl Port {
     ///
     /// # Safety
     /// The requirements of [`Endpoint::post_when_written`] apply.
-    pub(crate) unsafe fn when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
+    pub(crate) unsafe fn when_written(&self, operation: &RawOperation, variable: &Variable) -> Result<(), PostError> {
         // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_when_written(operation, variable) })
     }

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use gungraun::prelude::*;
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{
     Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Counter, Datatype, Domain, Endpoint,
     Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork,
@@ -363,7 +363,7 @@ impl Triggered {
         let work = SendWork { peer, segments, tag: Some(tag), data: None, context: tag, flags };
         let threshold = self.counter.value() + 1;
         // SAFETY: the memory of a `Pair` outlives its endpoints, and only operations access it.
-        unsafe { self.sender.post_when(&Operation::Send(work), &self.counter, threshold) }.expect("room to wait");
+        unsafe { self.sender.post_when(&RawOperation::Send(work), &self.counter, threshold) }.expect("room to wait");
         self.counter.add(1);
         let mut entry = [Entry::default()];
         while self.pair.right.poll(&mut entry).expect("a success") == 0 {

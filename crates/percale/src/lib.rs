@@ -32,6 +32,14 @@
 //! | [failures](manual::_10_failure) | what each error means, and what to do next |
 //! | [features of cargo](#features-of-cargo) | the optional parts |
 //!
+//! # Where types are
+//! The root of the crate has the types that programs name in structs and signatures: the objects ([`Domain`],
+//! [`Endpoint`], [`AddressVector`], [`Region`], [`Window`], the queues and counters), the handles and results of
+//! operations ([`Operation`], [`OperationSet`], [`Received`], [`Group`]), the two kinds of ownership ([`Owned`],
+//! [`Shared`]), and the errors that operations return ([`OperationError`], [`Cause`], [`ErrorCode`]). The modules below
+//! have them too, and the types that programs rarely name: builders, requests, and the errors of calls that open
+//! something.
+//!
 //! # Modules
 //! * [`fabric`]: the transports that this machine has, and the reasons why others are unavailable
 //! * [`domain`]: the resources that endpoints share
@@ -118,12 +126,15 @@ pub use domain::{Domain, DomainBuilder, Progress, Trust};
 pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionState, Listener};
 pub use endpoint::counted::Counted;
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
+pub use endpoint::safe::{
+    Cause, Group, Operation, OperationError, OperationSet, Outcome, Part, Received, ReceivingMany,
+};
 pub use endpoint::scalable::ScalableEndpoint;
 pub use endpoint::shared_receive::{SharedReceive, SharedReceiving};
 pub use endpoint::verbs::{LocalPiece, WorkRequest};
 pub use endpoint::window_work::Bind;
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
-pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
+pub use endpoint::{BindError, Endpoint, EndpointBuilder, Handle, Owned, Ownership, Shared, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;

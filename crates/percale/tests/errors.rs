@@ -7,14 +7,14 @@ use std::error::Error;
 
 use percale::completion::counter::CounterError;
 use percale::completion::queue::CompletionError;
-use percale::endpoint::safe::{Cause, OperationError};
-use percale::endpoint::{BindError, Owned, ShareError, Shared};
+use percale::endpoint::ShareError;
 use percale::memory::buffer::IntoAllocationError;
 use percale::memory::region::{CloseError, PendingError, RegisterError};
 use percale::memory::window::WindowError;
 use percale::{
-    Access, Buffer, ConnectionError, Counter, Domain, Endpoint, Entry, ErrorCode, ErrorEntry, EventQueue, Info,
-    PeerAddress, PostError, RawRegion, Region, TypeTwo, Window, WindowAccess, WindowType,
+    Access, BindError, Buffer, Cause, ConnectionError, Counter, Domain, Endpoint, Entry, ErrorCode, ErrorEntry,
+    EventQueue, Info, OperationError, Owned, PeerAddress, PostError, RawRegion, Region, Shared, TypeTwo, Window,
+    WindowAccess, WindowType,
 };
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -41,8 +41,8 @@ fn errors_convert_to_boxes_that_other_threads_can_use() {
     check::<ConnectionError>();
     check::<BindError>();
     check::<ShareError>();
-    check::<percale::endpoint::CloseError<Owned>>();
-    check::<percale::endpoint::CloseError<Shared>>();
+    check::<percale::endpoint::EndpointCloseError<Owned>>();
+    check::<percale::endpoint::EndpointCloseError<Shared>>();
     check::<CloseError<Region>>();
     check::<CloseError<RawRegion>>();
     check::<CloseError<Window>>();
@@ -137,6 +137,49 @@ fn access_with_unknown_key_names_its_peer() {
 }
 
 #[test]
+fn failed_operation_has_the_code_of_its_failure() {
+    let (endpoint, me) = own_peer(&domain());
+    endpoint.send(me, "a long message").wait().unwrap();
+    let error = endpoint.recv(vec![0; 4]).from(me).wait().unwrap_err();
+    assert_eq!((error.code(), error.cause().code()), (Some(ErrorCode::Truncated), Some(ErrorCode::Truncated)));
+    // An operation that was not posted, or that continues, has not failed.
+    assert_eq!(endpoint.recv("read-only").wait().unwrap_err().code(), None);
+    let mut receive = endpoint.recv(vec![0; 8]).start().unwrap();
+    assert_eq!(receive.wait_for(std::time::Duration::ZERO).unwrap_err().code(), None);
+    let error = percale::rpc::RpcError::from(endpoint.send(PeerAddress(1_000), "text").wait().unwrap_err());
+    assert_eq!((error.code(), error.peer(), error.is_retriable()), (None, Some(PeerAddress(1_000)), false));
+    assert_eq!(error.to_string(), "peer 1000 is not in the endpoint's address vector; insert it first");
+}
+
+#[test]
+fn address_in_use_is_retriable_and_wrong_text_is_not() {
+    let domain = domain();
+    let (endpoint, _) = own_peer(&domain);
+    let error = domain.endpoint().bind(endpoint.address().to_string()).unwrap_err();
+    assert!(error.is_retriable(), "{error}");
+    let error = domain.endpoint().bind("nowhere").unwrap_err();
+    assert!(!error.is_retriable(), "{error}");
+    check_chain(&error);
+}
+
+#[test]
+fn types_of_signatures_are_in_the_root() {
+    fn either<A: percale::Ownership>(
+        endpoint: &Endpoint<A>,
+        peer: PeerAddress,
+    ) -> Result<percale::Operation<A::Handle<'_>, Buffer>, percale::OperationError> {
+        endpoint.send(peer, "text").start()
+    }
+    fn receive(endpoint: &Endpoint) -> percale::Operation<&percale::Owned, percale::Received> {
+        endpoint.recv(vec![0; 4]).start().unwrap()
+    }
+    let (endpoint, me) = own_peer(&domain());
+    let mut received = receive(&endpoint);
+    either(&endpoint, me).unwrap().wait().unwrap();
+    assert_eq!(received.wait().unwrap().to_vec(), b"text");
+}
+
+#[test]
 fn operation_on_unknown_peer_names_it() {
     let (endpoint, _) = own_peer(&domain());
     let error = endpoint.send(PeerAddress(1_000), "text").wait().unwrap_err();
@@ -192,7 +235,7 @@ fn endpoint_with_bound_windows_is_returned_by_the_error_of_close() -> Outcome {
     let error = close(endpoint).unwrap_err();
     assert!(error.to_string().contains("windows of type 2A"), "{error}");
     assert!(format!("{error:?}").len() < 300, "{error:?}");
-    let error = error.downcast::<percale::endpoint::CloseError>()?;
+    let error = error.downcast::<percale::endpoint::EndpointCloseError>()?;
     let endpoint = error.into_inner();
     assert_eq!(endpoint.read(me, name, vec![0; 8]).wait()?.into_vec(), [7; 8]);
     endpoint.invalidate(me, name.key).wait()?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percale::endpoint::BindError;
-use percale::trigger::{Operation, Variable};
+use percale::trigger::{RawOperation, Variable};
 use percale::{
     CompletionFlags, CompletionQueue, Counter, Endpoint, Entry, ErrorCode, OpFlags, PeerAddress, PostError,
     ReceiveWork, Segments, SendWork, SharedEndpoint,
@@ -55,7 +55,7 @@ struct Poster<'a> {
 
 impl Poster<'_> {
     /// Returns the operation with this context. Its kind depends on the last digit.
-    fn operation(&self, context: u64) -> Operation {
+    fn operation(&self, context: u64) -> RawOperation {
         let (from, peer) = match context % 4 {
             0 => (self.own, self.own),
             1 if self.other != self.own => (self.other, self.other),
@@ -74,12 +74,12 @@ impl Poster<'_> {
             flags: if context % 20 < 10 { flags } else { flags | OpFlags::FENCE },
         };
         match context % 10 {
-            0 | 1 => Operation::Receive(receive(None, short.segments(), flags)),
-            2 => Operation::Receive(receive(Some((context, 0)), short.segments(), flags)),
-            3 => Operation::Receive(receive(None, several, flags)),
-            4 => Operation::Receive(receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
-            7 => Operation::Send(send(long)),
-            _ => Operation::Send(send(short)),
+            0 | 1 => RawOperation::Receive(receive(None, short.segments(), flags)),
+            2 => RawOperation::Receive(receive(Some((context, 0)), short.segments(), flags)),
+            3 => RawOperation::Receive(receive(None, several, flags)),
+            4 => RawOperation::Receive(receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
+            7 => RawOperation::Send(send(long)),
+            _ => RawOperation::Send(send(short)),
         }
     }
 
@@ -94,9 +94,9 @@ impl Poster<'_> {
             // SAFETY: see above.
             (9, operation) => unsafe { endpoint.post_when_written(operation, self.variable) },
             // SAFETY: see above.
-            (_, Operation::Receive(work)) => unsafe { endpoint.post_recv(work) },
+            (_, RawOperation::Receive(work)) => unsafe { endpoint.post_recv(work) },
             // SAFETY: see above.
-            (_, Operation::Send(work)) => unsafe { endpoint.post_send(work) },
+            (_, RawOperation::Send(work)) => unsafe { endpoint.post_send(work) },
             _ => unreachable!("only messages are posted"),
         }
     }

@@ -172,8 +172,9 @@ pub fn events_report_connects_and_disconnects<F: Peers>() {
     restart(&mut mesh);
     assert_eq!(next(&mesh), Event::User { code: 7, data: b"mine".to_vec() });
     match next(&mesh) {
-        Event::PeerDown { peer, address, reason } => {
+        Event::PeerDown { peer, address, error, reason } => {
             assert_eq!((peer, address), (mesh.peer(1), there));
+            assert!(matches!(error, ErrorCode::Closed | ErrorCode::PeerDied), "{error:?}");
             println!("{}: {reason}", F::NAME);
         }
         Event::PeerReplaced { peer, address } => assert_eq!((peer, address), (mesh.peer(1), there)),
@@ -187,7 +188,11 @@ pub fn events_report_connects_and_disconnects<F: Peers>() {
     if let Ok(sent) = mesh.try_send(0, PeerAddress(1), Send::of(Memory::content(1, 8))) {
         mesh.failed(sent);
         let failed = mesh.until(|| events.read());
-        assert!(matches!(failed, Event::Failed { .. } | Event::PeerDown { .. }), "{failed:?}");
+        match failed {
+            Event::Failed { error, .. } => assert!(error.is_retriable(), "{error:?}"),
+            Event::PeerDown { error, .. } => assert!(!error.is_retriable(), "{error:?}"),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

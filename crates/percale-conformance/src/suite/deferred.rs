@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use percale::trigger::{DeferredWork, Operation, Work, WorkError, WorkId};
+use percale::trigger::{DeferredWork, RawOperation, Work, WorkError, WorkId};
 use percale::{
     Access, AddressVector, AtomicOp, AtomicWork, CompletionFlags, CompletionQueue, Counter, Datatype, Domain, Entry,
     ErrorCode, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, RemotePieces, RmaWork, SendWork, SharedEndpoint,
@@ -61,7 +61,7 @@ impl Ring {
     }
 
     /// Queues an operation of an endpoint as deferred work.
-    fn defer(&self, on: usize, operation: Operation, when: (&Counter, u64), counting: Option<&Counter>) -> WorkId {
+    fn defer(&self, on: usize, operation: RawOperation, when: (&Counter, u64), counting: Option<&Counter>) -> WorkId {
         let (counter, threshold) = (when.0.clone(), when.1);
         let work = Work::Transfer(self.at(on), operation);
         // SAFETY: the tests use `Memory`, which is never freed.
@@ -69,9 +69,9 @@ impl Ring {
             .expect("queued")
     }
 
-    fn send(&self, to: usize, memory: Memory, tag: u64) -> Operation {
+    fn send(&self, to: usize, memory: Memory, tag: u64) -> RawOperation {
         let (peer, segments, flags) = (self.peer(to), memory.segments(), OpFlags::empty());
-        Operation::Send(SendWork { peer, segments, tag: Some(tag), data: None, context: 7, flags })
+        RawOperation::Send(SendWork { peer, segments, tag: Some(tag), data: None, context: 7, flags })
     }
 
     /// Returns the entries that are currently in a queue.
@@ -83,9 +83,9 @@ impl Ring {
     }
 }
 
-fn receive(memory: Memory, tag: u64) -> Operation {
+fn receive(memory: Memory, tag: u64) -> RawOperation {
     let (from, segments, flags) = (PeerAddress::UNSPECIFIED, memory.segments(), OpFlags::empty());
-    Operation::Receive(ReceiveWork { from, segments, tag: Some((tag, 0)), context: 8, flags })
+    RawOperation::Receive(ReceiveWork { from, segments, tag: Some((tag, 0)), context: 8, flags })
 }
 
 /// Deferred work writes no entries to queues and does not change the endpoint's counters, unless requested.
@@ -111,9 +111,9 @@ pub fn deferred_work_updates_only_its_counter<F: Real>() {
     assert!(ring.entries(0).is_empty() && ring.entries(1).is_empty());
     // With FI_COMPLETION there is also an entry. A counter of the endpoint is incremented if it is also the counter of
     // the work.
-    let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 9) else { unreachable!() };
+    let RawOperation::Send(mut send) = ring.send(1, Memory::content(1, 8), 9) else { unreachable!() };
     send.flags = OpFlags::COMPLETION;
-    ring.defer(0, Operation::Send(send), (&trigger, 4), Some(&ring.sends));
+    ring.defer(0, RawOperation::Send(send), (&trigger, 4), Some(&ring.sends));
     ring.defer(1, receive(Memory::blank(8), 9), (&trigger, 4), None);
     trigger.add(1);
     ring.sends.wait(1, LONG).expect("the send is counted");
@@ -155,13 +155,22 @@ pub fn every_kind_of_operation_can_be_deferred<F: Real>() {
         ReceiveWork { from: PeerAddress::UNSPECIFIED, segments: plain.segments(), tag: None, context, flags };
     let send_plain = SendWork { peer, segments: Memory::of(b"word").segments(), tag: None, data: None, context, flags };
     let works = [
-        (1, Operation::Receive(receive_plain)),
-        (0, Operation::Send(send_plain)),
-        (0, Operation::Read(rma(read, remote(0, 16)))),
-        (0, Operation::Write(rma(Memory::content(3, 16), remote(16, 32)))),
-        (0, Operation::Atomic(atomic(remote(32, 40), number(1), None, None, AtomicOp::Sum))),
-        (0, Operation::Atomic(atomic(remote(40, 48), number(2), None, Some(old), AtomicOp::Sum))),
-        (0, Operation::Atomic(atomic(remote(48, 56), number(3), Some(number(nines)), Some(swapped), AtomicOp::Cswap))),
+        (1, RawOperation::Receive(receive_plain)),
+        (0, RawOperation::Send(send_plain)),
+        (0, RawOperation::Read(rma(read, remote(0, 16)))),
+        (0, RawOperation::Write(rma(Memory::content(3, 16), remote(16, 32)))),
+        (0, RawOperation::Atomic(atomic(remote(32, 40), number(1), None, None, AtomicOp::Sum))),
+        (0, RawOperation::Atomic(atomic(remote(40, 48), number(2), None, Some(old), AtomicOp::Sum))),
+        (
+            0,
+            RawOperation::Atomic(atomic(
+                remote(48, 56),
+                number(3),
+                Some(number(nines)),
+                Some(swapped),
+                AtomicOp::Cswap,
+            )),
+        ),
     ];
     let count = works.len() as u64;
     for (on, work) in works {
@@ -228,9 +237,9 @@ pub fn injected_work_copies_its_data_when_queued<F: Real>() {
     let [trigger, done] = [Counter::new(), Counter::new()];
     let injected = |len| {
         let memory = Memory::content(1, len);
-        let Operation::Send(mut send) = ring.send(1, memory, 1) else { unreachable!() };
+        let RawOperation::Send(mut send) = ring.send(1, memory, 1) else { unreachable!() };
         send.flags = OpFlags::INJECT;
-        (memory, Operation::Send(send))
+        (memory, RawOperation::Send(send))
     };
     for (round, len) in [0, 1, 8, INJECT_LIMIT].into_iter().enumerate() {
         let (memory, operation) = injected(len);
@@ -262,7 +271,7 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
         let (peer, local) = (ring.peer(1), Memory::content(1, 64).segments());
         let remote = RemotePieces::one(RemoteMemory { key: 1 << 40, address: 0, len: 64 });
         let work = RmaWork { peer, local, remote, data: None, context: round, flags };
-        ring.defer(0, Operation::Write(work), (&trigger, round), Some(&done));
+        ring.defer(0, RawOperation::Write(work), (&trigger, round), Some(&done));
         // Because of this receive, the target makes progress and rejects the access.
         ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None);
         ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
@@ -285,7 +294,7 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     // There is no such region. The operation fails, and the queue reports this.
     let remote = RemotePieces::one(percale::RemoteMemory { key: 1, address: 0, len: 8 });
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
-    ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
+    ring.defer(0, RawOperation::Write(work), (&trigger, 1), Some(&done));
     ring.domain.defer_add(&other, 1, (&done, 1)).expect("queued");
     // Because of this receive, the target makes progress and rejects the access.
     ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None);
@@ -339,10 +348,10 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
     let ring = Ring::new::<F>(2, "a silent send triggers another operation");
     let (left, right) = (ring.at(0), ring.at(1));
     for round in 0..20 {
-        let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 5) else { unreachable!() };
+        let RawOperation::Send(mut send) = ring.send(1, Memory::content(1, 8), 5) else { unreachable!() };
         (send.flags, send.context) = (OpFlags::COMPLETION, round);
         // SAFETY: `Memory` is never freed.
-        unsafe { left.post_when(&Operation::Send(send), &ring.sends, 2 * round + 1) }.expect("the operation waits");
+        unsafe { left.post_when(&RawOperation::Send(send), &ring.sends, 2 * round + 1) }.expect("the operation waits");
         let receives = [4, 5].map(|tag| right.tagged_recv(tag, 0, vec![0; 8]).start().expect("posted"));
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {

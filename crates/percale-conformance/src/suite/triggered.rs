@@ -1,6 +1,6 @@
 //! Operations that start when a counter reaches a threshold.
 
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{
     Access, AtomicOp, AtomicWork, CompletionFlags, Counter, Datatype, ErrorCode, OpFlags, PeerAddress, PostError,
 };
@@ -117,9 +117,9 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
     let tagged = mesh.when(0, mesh.sending(1, Send::of(Memory::content(1, 64)).tag(7).data(99)), &counter, 2);
     let message = mesh.when(0, mesh.sending(1, Send::of(Memory::content(2, 64))), &counter, 2);
     let fetched = Memory::blank(32);
-    let read = Operation::Read(mesh.rma(1, fetched.segments(), &[region.remote().at(0..32)]));
+    let read = RawOperation::Read(mesh.rma(1, fetched.segments(), &[region.remote().at(0..32)]));
     let read = mesh.when(0, read, &counter, 3);
-    let write = Operation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().at(32..48)]));
+    let write = RawOperation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().at(32..48)]));
     let write = mesh.when(0, write, &counter, 3);
     let one = Memory::of(&5_u64.to_ne_bytes());
     let old = Memory::blank(8);
@@ -135,7 +135,7 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
         context: 0,
         flags: OpFlags::COMPLETION,
     };
-    let add = mesh.when(0, Operation::Atomic(add), &counter, 4);
+    let add = mesh.when(0, RawOperation::Atomic(add), &counter, 4);
     mesh.nothing(tagged);
     mesh.nothing(add);
     let before = sends.value();
@@ -264,9 +264,11 @@ pub fn operations_that_cannot_be_triggered_are_rejected<F: Transport>() {
 pub fn failure_at_start_is_reported_as_error_completion<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
-    let Operation::Send(mut work) = mesh.sending(1, Send::of(Memory::content(1, 64)).silent()) else { unreachable!() };
+    let RawOperation::Send(mut work) = mesh.sending(1, Send::of(Memory::content(1, 64)).silent()) else {
+        unreachable!()
+    };
     work.peer = PeerAddress(1000);
-    let lost = mesh.when(0, Operation::Send(work), &counter, 1);
+    let lost = mesh.when(0, RawOperation::Send(work), &counter, 1);
     mesh.nothing(lost);
     counter.add(1);
     assert_eq!(mesh.failed(lost).error, ErrorCode::UnknownAddress);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percale::trigger::{Operation, Variable};
+use percale::trigger::{RawOperation, Variable};
 use percale::{Access, AtomicOp, AtomicWork, Counter, Datatype, ErrorCode, OpFlags};
 
 use crate::fabric::{Fabric, Transport};
@@ -92,11 +92,11 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     let received = mesh.when_written(1, mesh.receiving(Receive::into(into).tag(7, 0)), &receiving);
     let send = Send::of(Memory::content(1, 64)).tag(7).data(99);
     let sent = mesh.when_written(0, mesh.sending(1, send), &sending);
-    let read = Operation::Read(mesh.rma(1, fetched.segments(), &[region.remote().at(0..32)]));
+    let read = RawOperation::Read(mesh.rma(1, fetched.segments(), &[region.remote().at(0..32)]));
     let read = mesh.when_written(0, read, &reading);
-    let write = Operation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().at(32..48)]));
+    let write = RawOperation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().at(32..48)]));
     let write = mesh.when_written(0, write, &writing);
-    let add = mesh.when_written(0, Operation::Atomic(atomic), &adding);
+    let add = mesh.when_written(0, RawOperation::Atomic(atomic), &adding);
     mesh.nothing(add);
     for variable in [&receiving, &sending, &reading, &writing, &adding] {
         variable.write();

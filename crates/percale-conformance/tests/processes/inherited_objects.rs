@@ -11,7 +11,7 @@ use std::time::Duration;
 use percale::address::Inserter;
 use percale::memory::region::PendingError;
 use percale::pindown::{Access as PinAccess, Pinned, Range, Registrar};
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{
     Access, AddressSet, AddressVector, AtomicOp, Bind, Collective, CollectiveWork, Counter, Datatype, Domain, Endpoint,
     Event, EventQueue, Info, OpFlags, PeerAddress, PollSet, ReceiveWork, Segment, Segments, SharedReceive, ViewError,
@@ -306,7 +306,7 @@ fn triggered(domain: &Domain, one: &Endpoint) {
     let receive = || {
         let flags = OpFlags::empty();
         let from = PeerAddress::UNSPECIFIED;
-        Operation::Receive(ReceiveWork { from, segments: Segments::EMPTY, tag: None, context: 1, flags })
+        RawOperation::Receive(ReceiveWork { from, segments: Segments::EMPTY, tag: None, context: 1, flags })
     };
     let churn = |_: &AtomicBool| {
         let work = domain.defer_add(&to, 1, (&when, 100)).expect("queued");

@@ -9,7 +9,7 @@ use percale::address::Inserter;
 use percale::address::vector::VectorOptions;
 use percale::device::{Device, Interface};
 use percale::pindown::monitor::imported::Notifier;
-use percale::trigger::{DeferredWork, Operation, Work};
+use percale::trigger::{DeferredWork, RawOperation, Work};
 use percale::{
     Access, AddressSet, AddressVector, AtomicOp, AtomicWork, CompletionQueue, Counted, Counter, Datatype, Domain,
     Endpoint, Entry, ErrorCode, ErrorEntry, Event, EventQueue, LocalPiece, OpFlags, PeerAddress, PostError,
@@ -167,7 +167,7 @@ fn domain_calls(domain: &Domain, endpoint: &percale::SharedEndpoint) {
         let flags = NONE;
         let from = PeerAddress::UNSPECIFIED;
         let receive = ReceiveWork { from, segments: Segments::EMPTY, tag: None, context: 1, flags };
-        let work = Work::Transfer(endpoint.clone(), Operation::Receive(receive));
+        let work = Work::Transfer(endpoint.clone(), RawOperation::Receive(receive));
         DeferredWork { work, counter: when.clone(), threshold: 100, counting: None }
     };
     let device = Device::new(Interface::Cuda, 0).expect("a device, or its double");

@@ -167,6 +167,12 @@ pub struct IntoAllocationError {
 }
 
 impl IntoAllocationError {
+    /// Returns the libfabric code for this error (positive).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        libc::EINVAL
+    }
+
     /// Returns the buffer, which is unchanged.
     #[must_use]
     pub fn into_inner(self) -> Buffer {

@@ -81,6 +81,14 @@ pub fn error_number(error: &io::Error) -> i32 {
     errno(error).unwrap_or(libc::EIO)
 }
 
+/// Returns whether the system had too little of something that other programs, or other parts of this one, may release:
+/// memory, descriptors, threads or space.
+#[must_use]
+pub fn is_shortage(error: &io::Error) -> bool {
+    let lacking = [libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::ENOSPC];
+    errno(error).is_some_and(|errno| lacking.contains(&errno))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,21 @@
 
 use std::fmt;
 
-/// A peer in operations: the number that was returned when its network address was inserted into an address vector
+/// The number by which operations identify a peer: the number that was returned when its network address was inserted into an address vector
 /// (libfabric's `fi_addr_t`), or the source of a message of a peer that is not in the vector, which is valid at one
 /// endpoint until the peer's connection ends. If the vector reserves bits for receive contexts, the top bits contain the number of a
 /// receive context.
+///
+/// Its text is `peer` and the number, as the errors of operations have it. Messages to people should also contain the
+/// network address (`network_address` of the endpoint or the vector), because the number means nothing outside of this
+/// process.
+///
+/// ```
+/// # use percale_memory::types::PeerAddress;
+/// let peer = PeerAddress(3);
+/// assert_eq!(format!("{peer} is lost"), "peer 3 is lost");
+/// assert_eq!(PeerAddress::UNSPECIFIED.to_string(), "any peer");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PeerAddress(pub u64);
@@ -44,7 +55,7 @@ impl Default for PeerAddress {
     }
 }
 
-/// Writes `peer 0`, or `any peer` for [`UNSPECIFIED`](PeerAddress::UNSPECIFIED).
+/// Writes `peer 3`, or `any peer` for [`UNSPECIFIED`](PeerAddress::UNSPECIFIED).
 impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_specified() { write!(f, "peer {}", self.0) } else { f.write_str("any peer") }

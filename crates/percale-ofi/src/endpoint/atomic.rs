@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use percale::memory::volatile::IOV_LIMIT;
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{AtomicOp, AtomicWork, OpFlags, RemoteMemory, Segment, Segments};
 
 use super::atomic_valid::{AtomicParameters, compwritevalid, readwritevalid, writevalid};
@@ -92,7 +92,7 @@ impl Endpoint {
     ) -> isize {
         let work = self.atomic_work(what, target, operands, None, context, flags);
         // SAFETY: the client keeps the memory valid until the operation has completed.
-        self.post(work, flags, context, Operation::Atomic, |port, work| unsafe { port.atomic(work) })
+        self.post(work, flags, context, RawOperation::Atomic, |port, work| unsafe { port.atomic(work) })
     }
 
     #[inline]
@@ -136,7 +136,7 @@ impl Endpoint {
         let work = unsafe { self.described_atomic(description, begins, flags) };
         if begins == StartMode::Triggered {
             // SAFETY: the caller upholds the same contract.
-            return Ok(unsafe { self.post_triggered(work.map(Operation::Atomic), (*description.msg).context) });
+            return Ok(unsafe { self.post_triggered(work.map(RawOperation::Atomic), (*description.msg).context) });
         }
         let work = work?;
         // SAFETY: the client keeps the memory valid until the operation has completed.
@@ -152,9 +152,9 @@ impl Endpoint {
         description: Description,
         begins: StartMode,
         flags: u64,
-    ) -> Result<Operation, isize> {
+    ) -> Result<RawOperation, isize> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { self.described_atomic(description, begins, flags) }.map(Operation::Atomic)
+        unsafe { self.described_atomic(description, begins, flags) }.map(RawOperation::Atomic)
     }
 
     /// Builds an atomic operation from the client's structures.

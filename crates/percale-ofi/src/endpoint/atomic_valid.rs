@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use percale::endpoint::remote_work::ATOMIC_LIMIT;
-use percale::memory::atomic::{Kind, is_valid};
+use percale::memory::atomic::{AtomicKind, is_valid};
 use percale::{AtomicOp, Datatype};
 
 use crate::abi::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, fi_atomic_attr, fid_domain, fid_ep};
@@ -29,7 +29,7 @@ impl AtomicParameters {
 
 /// Returns the maximum number of elements of one operation and their size, or -FI_EOPNOTSUPP if the operation is not
 /// supported.
-fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
+fn most(datatype: u32, op: u32, kind: AtomicKind) -> Result<(usize, usize), c_int> {
     let what = AtomicParameters::of(datatype, op).map_err(|code| code as c_int)?;
     if !is_valid(kind, what.op, what.datatype) {
         return Err(-libc::EOPNOTSUPP);
@@ -41,7 +41,7 @@ fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
 ///
 /// # Safety
 /// `count` is null or writable.
-unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int {
+unsafe fn valid(datatype: u32, op: u32, kind: AtomicKind, count: *mut usize) -> c_int {
     match most(datatype, op, kind) {
         Ok((most, _)) => {
             if !count.is_null() {
@@ -56,17 +56,17 @@ unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int 
 
 pub(super) unsafe extern "C" fn writevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the client passed a writable location for the count.
-    unsafe { valid(datatype, op, Kind::Plain, count) }
+    unsafe { valid(datatype, op, AtomicKind::Plain, count) }
 }
 
 pub(super) unsafe extern "C" fn readwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the client passed a writable location for the count.
-    unsafe { valid(datatype, op, Kind::Fetch, count) }
+    unsafe { valid(datatype, op, AtomicKind::Fetch, count) }
 }
 
 pub(super) unsafe extern "C" fn compwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the client passed a writable location for the count.
-    unsafe { valid(datatype, op, Kind::Compare, count) }
+    unsafe { valid(datatype, op, AtomicKind::Compare, count) }
 }
 
 /// Implements fi_query_atomic(3).
@@ -78,9 +78,9 @@ pub(crate) unsafe extern "C" fn query(
     flags: u64,
 ) -> c_int {
     let kind = match flags & (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC) {
-        0 => Kind::Plain,
-        FI_FETCH_ATOMIC => Kind::Fetch,
-        FI_COMPARE_ATOMIC => Kind::Compare,
+        0 => AtomicKind::Plain,
+        FI_FETCH_ATOMIC => AtomicKind::Fetch,
+        FI_COMPARE_ATOMIC => AtomicKind::Compare,
         _ => return -libc::EINVAL,
     };
     match most(datatype, op, kind) {

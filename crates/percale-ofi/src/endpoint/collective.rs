@@ -11,7 +11,7 @@
 use std::ffi::{c_int, c_void};
 
 use percale::collective::{MEMBER_LIMIT, combines};
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{AtomicOp, Collective, CollectiveWork, Datatype, GroupId, OpFlags, Segment};
 
 use super::atomic_valid::AtomicParameters;
@@ -131,7 +131,7 @@ impl Endpoint {
         };
         if begins == StartMode::Triggered {
             // SAFETY: the caller guarantees this.
-            return Ok(unsafe { self.post_triggered(Ok(Operation::Collective(work)), context) });
+            return Ok(unsafe { self.post_triggered(Ok(RawOperation::Collective(work)), context) });
         }
         // SAFETY: the caller guarantees this.
         Ok(answer(unsafe { self.port()?.collective(&work) }))

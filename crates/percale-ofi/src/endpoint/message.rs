@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 
 use super::calls::{Const, Descs, Iov, Void, calls, table};
@@ -84,7 +84,7 @@ impl Endpoint {
     ) -> isize {
         let work = SendWork { peer: self.peer(peer), segments, tag, data, context: local::context(context), flags };
         // SAFETY: the client keeps the memory valid until the operation has completed.
-        self.post(work, flags, context, Operation::Send, |port, work| unsafe { port.send(work) })
+        self.post(work, flags, context, RawOperation::Send, |port, work| unsafe { port.send(work) })
     }
 
     fn receive_pieces(
@@ -97,7 +97,7 @@ impl Endpoint {
     ) -> isize {
         let work = ReceiveWork { from: self.from(from), segments, tag, context: local::context(context), flags };
         // SAFETY: the client keeps the memory valid until the operation has completed.
-        self.post(work, flags, context, Operation::Receive, |port, work| unsafe { port.receive(work) })
+        self.post(work, flags, context, RawOperation::Receive, |port, work| unsafe { port.receive(work) })
     }
 
     /// Sends a list of pieces. An invalid list is rejected.

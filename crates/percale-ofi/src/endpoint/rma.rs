@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use percale::memory::volatile::IOV_LIMIT;
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{OpFlags, RemoteMemory, RemotePieces, RmaWork, Segments};
 
 use super::calls::{Const, Descs, Iov, Void, calls, table};
@@ -75,7 +75,7 @@ impl Endpoint {
         }
         let work = RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags };
         if flags.contains(TRIGGERED) {
-            let operation = if writes { Operation::Write(work) } else { Operation::Read(work) };
+            let operation = if writes { RawOperation::Write(work) } else { RawOperation::Read(work) };
             // SAFETY: the flags state that the context belongs to a triggered operation.
             return unsafe { self.post_triggered(Ok(operation), context) };
         }
@@ -93,7 +93,7 @@ impl Endpoint {
         msg: *const fi_msg_rma,
         begins: StartMode,
         flags: u64,
-    ) -> Result<Operation, isize> {
+    ) -> Result<RawOperation, isize> {
         // SAFETY: the caller guarantees this.
         let msg = unsafe { &*msg };
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
@@ -104,7 +104,7 @@ impl Endpoint {
         let flags = self.flags_for(&self.transmit, begins, flags)?;
         let (peer, context) = (self.peer(msg.addr), local::context(msg.context));
         let work = RmaWork { peer, local, remote, data, context, flags };
-        Ok(if writes { Operation::Write(work) } else { Operation::Read(work) })
+        Ok(if writes { RawOperation::Write(work) } else { RawOperation::Read(work) })
     }
 
     /// Posts a read or a write from the client's structure.

@@ -7,7 +7,7 @@
 
 use std::ffi::c_void;
 
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 use percale::{OpFlags, PostError, ReceiveWork, SendWork, SharedEndpoint};
 
 use super::client_message::Message;
@@ -43,13 +43,13 @@ impl StartMode {
 }
 
 /// Removes the mark `TRIGGERED`, which percale does not use.
-const fn without_mark(mut operation: Operation) -> Operation {
+const fn without_mark(mut operation: RawOperation) -> RawOperation {
     let flags = match &mut operation {
-        Operation::Send(work) => &mut work.flags,
-        Operation::Receive(work) => &mut work.flags,
-        Operation::Read(work) | Operation::Write(work) => &mut work.flags,
-        Operation::Atomic(work) => &mut work.flags,
-        Operation::Collective(work) => &mut work.flags,
+        RawOperation::Send(work) => &mut work.flags,
+        RawOperation::Receive(work) => &mut work.flags,
+        RawOperation::Read(work) | RawOperation::Write(work) => &mut work.flags,
+        RawOperation::Atomic(work) => &mut work.flags,
+        RawOperation::Collective(work) => &mut work.flags,
     };
     *flags = flags.difference(TRIGGERED);
     operation
@@ -80,13 +80,13 @@ impl Endpoint {
         message: &Message,
         begins: StartMode,
         flags: u64,
-    ) -> Result<Operation, isize> {
+    ) -> Result<RawOperation, isize> {
         // SAFETY: the caller guarantees this.
         let segments = unsafe { message.segments() }?;
         let (tag, context) = (message.tag, local::context(message.context));
         if receives {
             let flags = self.flags_for(&self.receive, begins, flags)?;
-            return Ok(Operation::Receive(ReceiveWork {
+            return Ok(RawOperation::Receive(ReceiveWork {
                 from: self.from(message.peer),
                 segments,
                 tag,
@@ -96,7 +96,7 @@ impl Endpoint {
         }
         let (tag, data) = (tag.map(|(tag, _)| tag), message.data(flags));
         let flags = self.flags_for(&self.transmit, begins, flags)?;
-        Ok(Operation::Send(SendWork { peer: self.peer(message.peer), segments, tag, data, context, flags }))
+        Ok(RawOperation::Send(SendWork { peer: self.peer(message.peer), segments, tag, data, context, flags }))
     }
 
     /// Posts work. It begins at once or, if its flags contain the mark of triggered operations, when the condition in
@@ -107,7 +107,7 @@ impl Endpoint {
         work: W,
         flags: OpFlags,
         context: *mut c_void,
-        operation: impl FnOnce(W) -> Operation,
+        operation: impl FnOnce(W) -> RawOperation,
         post: impl FnOnce(&Port, &W) -> Result<(), PostError>,
     ) -> isize {
         let port = match self.port() {
@@ -126,7 +126,7 @@ impl Endpoint {
     /// # Safety
     /// The context and the operation's memory meet the requirements of fi_trigger(3).
     #[cold]
-    pub(super) unsafe fn post_triggered(&self, operation: Result<Operation, isize>, context: *mut c_void) -> isize {
+    pub(super) unsafe fn post_triggered(&self, operation: Result<RawOperation, isize>, context: *mut c_void) -> isize {
         let operation = match operation {
             Ok(operation) => without_mark(operation),
             Err(refused) => return refused,

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use percale::device::Device;
-use percale::trigger::Operation;
+use percale::trigger::RawOperation;
 
 use super::{Endpoint, answer};
 use crate::abi::{
@@ -67,7 +67,7 @@ impl Endpoint {
     ///
     /// # Safety
     /// The context and the operation's memory meet the requirements of fi_trigger(3).
-    pub(super) unsafe fn post_xpu(&self, port: &Port, operation: &Operation, context: *mut c_void) -> isize {
+    pub(super) unsafe fn post_xpu(&self, port: &Port, operation: &RawOperation, context: *mut c_void) -> isize {
         let context = context.cast::<fi_triggered_context>();
         // SAFETY: with FI_TRIGGER_XPU this member of the union is the valid one. The structure is read as a whole
         // because it may be unaligned.

@@ -95,6 +95,13 @@ pub enum AddressError {
 }
 
 impl AddressError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`Busy`](Self::Busy).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::Busy)
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(&self) -> i32 {

@@ -42,7 +42,7 @@ pub(crate) use plan::Plan;
 pub(crate) use schedule::{MemoryPart, MemoryPosition, Program, ScheduleStep};
 pub use set::AddressSet;
 
-use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, is_valid};
+use crate::local_memory::atomic::{AtomicKind, AtomicOp, Datatype, is_valid};
 use crate::local_memory::volatile::Segment;
 use crate::types::OpFlags;
 
@@ -149,7 +149,7 @@ impl Collective {
 /// and bitwise operations, as in fi_query_collective(3).
 #[must_use]
 pub const fn combines(op: AtomicOp, datatype: Datatype) -> bool {
-    is_valid(Kind::Plain, op, datatype) && !matches!(op, AtomicOp::Write)
+    is_valid(AtomicKind::Plain, op, datatype) && !matches!(op, AtomicOp::Write)
 }
 
 /// The parameters of a collective operation.

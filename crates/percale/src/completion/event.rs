@@ -95,6 +95,9 @@ pub enum Event {
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
+        /// The error code with which the operations that waited for the connection fail.
+        /// [`is_retriable`](ErrorCode::is_retriable) returns whether a later attempt may succeed.
+        error: ErrorCode,
         /// The reason, as text.
         reason: String,
     },
@@ -104,6 +107,10 @@ pub enum Event {
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
+        /// The error code with which the operations that were under way fail: [`Closed`](ErrorCode::Closed) if the peer
+        /// closed its endpoint or this process disconnected it, [`PeerDied`](ErrorCode::PeerDied) if its process ended,
+        /// [`TimedOut`](ErrorCode::TimedOut) if it no longer answers.
+        error: ErrorCode,
         /// How the loss was detected.
         reason: String,
     },
@@ -198,6 +205,13 @@ pub struct EventQueueFull;
 crate::short_debug!(EventQueue, "EventQueue");
 
 impl EventQueueFull {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. Always true:
+    /// there is room after events were read.
+    #[must_use]
+    pub const fn is_retriable(self) -> bool {
+        true
+    }
+
     /// Returns the libfabric code for this error.
     #[must_use]
     pub const fn errno(self) -> i32 {
@@ -421,11 +435,13 @@ impl EventQueue {
     }
 
     /// Takes the oldest event. If there is none, waits for at most `timeout` (`None`: no limit), and drives the shared
-    /// endpoints that report here. An endpoint of one owner is not driven, and the wait does not fail because of it: an
-    /// event of that endpoint ends the wait only if another thread makes calls on the endpoint.
+    /// endpoints that report here.
     ///
     /// # Errors
-    /// If there was no event in time, or the thread could not sleep.
+    /// If there was no event in time, or the thread could not sleep. If there is no event and an endpoint of one owner
+    /// ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) reports here, it fails
+    /// immediately ([`WaitError::NotDriven`]), also if the awaited event comes from elsewhere. Use another queue for
+    /// insertions, registrations and listeners in this case.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Event, WaitError> {
         self.shared.wait.until(timeout, || self.take())
     }
@@ -458,7 +474,12 @@ mod tests {
         let queue = EventQueue::default();
         queue.write(1, b"one".as_slice()).unwrap();
         let address = "10.0.0.1:5".parse().unwrap();
-        queue.push(Event::PeerDown { peer: PeerAddress(0), address, reason: "reset".into() });
+        queue.push(Event::PeerDown {
+            peer: PeerAddress(0),
+            address,
+            error: ErrorCode::PeerDied,
+            reason: "reset".into(),
+        });
         let first = Event::User { code: 1, data: b"one".to_vec() };
         assert_eq!(queue.peek(), Some(first.clone()));
         assert_eq!(queue.read(), Some(first));

@@ -22,6 +22,13 @@ use super::entry::{Entry, ErrorEntry};
 pub struct QueueFull;
 
 impl QueueFull {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. Always true:
+    /// there is room after results were read.
+    #[must_use]
+    pub const fn is_retriable(self) -> bool {
+        true
+    }
+
     /// Returns the libfabric code for this error.
     #[must_use]
     pub const fn errno(self) -> i32 {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::counter::Counter;
+use super::counter::{Counter, WeakCounter};
 use super::event::EventQueue;
 use super::queue::CompletionQueue;
 use super::wait::{Driven, Wait};
@@ -54,18 +54,20 @@ impl Source {
     }
 }
 
-/// Marks the queues and counters that an endpoint of one owner reports to, while it reports there. No wait for them can
-/// drive the endpoint.
+/// Marks the queues, counters and event queues that an endpoint of one owner reports to, while it reports there. No wait
+/// for them can drive the endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Undriven {
     sources: Vec<Source>,
+    /// The counters of deferred work. They are not kept alive, because there may be a new one for each operation.
+    of_work: Vec<WeakCounter>,
 }
 
 impl Undriven {
     /// Creates the marks of an endpoint that reports to these sources.
     pub(crate) fn new(sources: Vec<Source>) -> Self {
         sources.iter().for_each(|source| source.wait().add_undriven());
-        Self { sources }
+        Self { sources, of_work: Vec::new() }
     }
 
     /// Adds a source to which the endpoint also reports.
@@ -73,11 +75,21 @@ impl Undriven {
         source.wait().add_undriven();
         self.sources.push(source);
     }
+
+    /// Adds a counter that counts deferred work of the endpoint, unless it was added before.
+    pub(crate) fn add_of_work(&mut self, counter: &Counter) {
+        self.of_work.retain(WeakCounter::is_alive);
+        if !self.of_work.iter().filter_map(WeakCounter::upgrade).any(|known| known.is_same(counter)) {
+            counter.place().add_undriven();
+            self.of_work.push(counter.downgrade());
+        }
+    }
 }
 
 impl Drop for Undriven {
     fn drop(&mut self) {
         self.sources.iter().for_each(|source| source.wait().remove_undriven());
+        self.of_work.iter().filter_map(WeakCounter::upgrade).for_each(|counter| counter.place().remove_undriven());
     }
 }
 

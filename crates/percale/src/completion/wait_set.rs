@@ -73,8 +73,7 @@ impl WaitSet {
     ///
     /// # Errors
     /// If no member became ready in time, or the thread could not sleep. If no member is ready and an endpoint of one
-    /// owner reports to a member that is a queue or counter, it fails immediately. An event queue to which such an
-    /// endpoint reports does not make it fail, and the wait does not drive that endpoint.
+    /// owner reports to a member, it fails immediately ([`WaitError::NotDriven`]).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
         self.group.wait.until(timeout, || match self.group.take_ready() {
             true => Some(Ok(())),

@@ -46,6 +46,13 @@ impl From<io::Error> for OpenError {
 }
 
 impl OpenError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case if the system had no memory, descriptors or threads left.
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        matches!(self, Self::System(error) if crate::system::call::is_shortage(error))
+    }
+
     /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {

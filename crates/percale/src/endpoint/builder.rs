@@ -29,6 +29,7 @@ use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::domain::{Domain, Progress, Trust};
+use crate::system::call::is_shortage;
 use crate::transport::connect::{EndpointOptions, EndpointRegistration, LocalDoorbell, Mailbox, Naming, Transports};
 use crate::transport::doorbell_allocator::DoorbellAllocator;
 use crate::transport::sim::{Network, SimPort};
@@ -83,6 +84,19 @@ impl From<io::Error> for BindError {
 }
 
 impl BindError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// if the [address is in use](Self::Bind), a context [is open](Self::ContextOpen), or the system had no memory or
+    /// descriptors left.
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::Bind { error, .. } => error.kind() == io::ErrorKind::AddrInUse || is_shortage(error),
+            Self::System(error) => is_shortage(error),
+            Self::ContextOpen(_) => true,
+            Self::Address(..) | Self::NotShared | Self::NoContext { .. } | Self::Contexts(_) | Self::Forked => false,
+        }
+    }
+
     /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {

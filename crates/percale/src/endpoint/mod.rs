@@ -31,6 +31,7 @@
 //! * `operations`: the safe operations under way, with their buffers and wakers
 //! * `reactor`: wakes tasks that await operations
 //! * `builder`: opens endpoints; `refused`: results of calls in a forked child
+//! * `one_thread`: the compiler's error for an endpoint of one owner that several threads would use
 //! * `ownership`: one owner, or many threads that share the engine through a lock; `automatic`: the drivers of a shared
 //!   engine other than its users; `sharing`: turns an endpoint of one owner into a shared one, and the
 //!   errors that return an endpoint
@@ -48,6 +49,7 @@ pub mod count;
 pub(crate) mod counted;
 pub(crate) mod engine;
 pub(crate) mod matching;
+mod one_thread;
 pub(crate) mod operation;
 pub(crate) mod operations;
 mod ownership;
@@ -75,7 +77,7 @@ use std::time::{Duration, Instant};
 
 pub use self::builder::{BindError, EndpointBuilder};
 pub use self::ownership::{Handle, Owned, Ownership, Shared};
-pub use self::sharing::{CloseError, ShareError};
+pub use self::sharing::{EndpointCloseError, ShareError};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::region::window::TypeTwo;
@@ -119,7 +121,15 @@ pub struct Endpoint<A: Ownership = Owned> {
 
 crate::short_debug!(for [A: Ownership] Endpoint<A>, "Endpoint");
 
-/// An endpoint that many threads use. It is cheap to clone. Each call takes one lock, which is usually uncontended.
+/// An endpoint that many threads use, and the tasks of a runtime. [`EndpointBuilder::bind_shared`] opens one, and
+/// [`Endpoint::share`] converts an endpoint of one owner into one. It is cheap to clone.
+///
+/// # Cost
+/// Each call takes the endpoint's one lock, and the handle of an operation shares the ownership of the endpoint, so that
+/// it borrows nothing. Without contention this takes about 20 ns for a call, and 0.2 µs for a receive and a send that
+/// are started and waited for (measured between two calls of one thread). Threads that use the endpoint at the same time
+/// also wait for each other. An [`Endpoint`] for each thread, or a [`ScalableEndpoint`](crate::ScalableEndpoint), has
+/// no such cost.
 pub type SharedEndpoint = Endpoint<Shared>;
 
 impl Clone for SharedEndpoint {
@@ -176,11 +186,11 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Errors
     /// If windows of type 2A are bound through the endpoint. The error contains the endpoint
-    /// ([`CloseError::into_inner`]).
-    pub fn close(self) -> Result<(), CloseError<A>> {
+    /// ([`EndpointCloseError::into_inner`]).
+    pub fn close(self) -> Result<(), EndpointCloseError<A>> {
         let two_a = self.domain.type_two() == TypeTwo::A;
         let closed = self.access.close(|engine| !(two_a && engine.core.local.has_windows()));
-        if closed { Ok(()) } else { Err(CloseError::new(self)) }
+        if closed { Ok(()) } else { Err(EndpointCloseError::new(self)) }
     }
 
     /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return

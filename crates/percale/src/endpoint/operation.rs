@@ -8,7 +8,7 @@ use crate::local_memory::volatile::Segments;
 
 /// An operation of an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub enum Operation {
+pub enum RawOperation {
     /// Sends a message.
     Send(SendWork),
     /// Receives a message. MULTI_RECEIVE, PEEK, CLAIM and DISCARD are not supported.
@@ -23,7 +23,7 @@ pub enum Operation {
     Collective(CollectiveWork),
 }
 
-impl Constant for Operation {
+impl Constant for RawOperation {
     fn constant(&mut self) -> [Option<&mut Segments>; 2] {
         match self {
             Self::Send(work) => work.constant(),
@@ -34,7 +34,7 @@ impl Constant for Operation {
     }
 }
 
-impl Operation {
+impl RawOperation {
     /// Returns the context with which the operation was posted.
     pub(crate) const fn context(&self) -> u64 {
         match self {

@@ -15,6 +15,7 @@ use std::time::Instant;
 use self::reach::{EngineAccess, EngineCall};
 use super::engine::sleep::SLEEP;
 use super::engine::{Engine, deferred_cleanup};
+use super::one_thread::OneThread;
 use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
 use crate::completion::source::{Source, Undriven};
@@ -178,10 +179,9 @@ pub(super) mod reach {
         /// drive it.
         fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()>;
 
-        /// Lets threads that read or wait for this counter drive a shared endpoint from now on.
-        fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
-            Ok(())
-        }
+        /// Lets threads that read or wait for this counter, which counts work of the endpoint, drive a shared endpoint
+        /// from now on. Makes waits for the counter fail if the endpoint has one owner.
+        fn drive_for(&self, counter: &Counter) -> std::io::Result<()>;
 
         /// Sleeps until something may have changed or the deadline has passed. Does not sleep if the number of the
         /// engine's results differs from `looked`.
@@ -225,9 +225,15 @@ pub(super) mod reach {
     }
 }
 
-/// Ownership by one thread at a time, without a lock. The endpoint is `Send` but not `Sync`.
+/// Ownership by one thread at a time, without a lock. The endpoint is `Send` but not `Sync`, and its operations, which
+/// borrow it, are not `Send`. [`Shared`] is for several threads, and for tasks that a runtime may move to another thread.
 pub struct Owned {
     process: Process,
+    state: OneThread<OwnedState>,
+}
+
+/// The state of an endpoint that one thread at a time uses.
+struct OwnedState {
     engine: RefCell<Engine>,
     /// Makes waits for the queues and counters to which the endpoint reports fail, because such a wait cannot drive the
     /// endpoint.
@@ -238,22 +244,24 @@ crate::short_debug!(Owned, "Owned");
 
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
-        let undriven = RefCell::new(Undriven::new(engine.core.reporting.sources()));
-        Self { process: engine.process(), engine: RefCell::new(engine), undriven }
+        let (process, undriven) = (engine.process(), Undriven::new(engine.core.reporting.sources()));
+        let state = OwnedState { engine: RefCell::new(engine), undriven: RefCell::new(undriven) };
+        Self { process, state: OneThread(state) }
     }
 }
 
 impl Owned {
     /// Returns the engine, for conversion to another kind of ownership.
     pub(super) fn into_engine(self) -> Engine {
-        drop(self.undriven);
-        self.engine.into_inner()
+        let OneThread(OwnedState { engine, undriven }) = self.state;
+        drop(undriven);
+        engine.into_inner()
     }
 
     /// Wakes the tasks of finished operations when the engine is no longer borrowed.
     #[cold]
     fn run_deferred_actions(&self) {
-        let deferred_actions = self.engine.borrow_mut().core.operations.take_deferred_actions();
+        let deferred_actions = self.state.0.engine.borrow_mut().core.operations.take_deferred_actions();
         deferred_actions.run();
         later::flush();
     }
@@ -267,7 +275,7 @@ impl EngineAccess for Owned {
 
     #[inline(always)]
     fn run_here<C: EngineCall>(&self, call: C) -> C::Result {
-        let mut engine = self.engine.borrow_mut();
+        let mut engine = self.state.0.engine.borrow_mut();
         let result = call.call(&mut engine);
         let deferred_actions = engine.core.operations.has_deferred_actions() || (C::LOOKS_FOR_EVENTS && later::any());
         drop(engine);
@@ -289,7 +297,12 @@ impl EngineAccess for Owned {
     }
 
     fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()> {
-        self.undriven.borrow_mut().add(Source::from(counter));
+        self.state.0.undriven.borrow_mut().add(Source::from(counter));
+        Ok(())
+    }
+
+    fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
+        self.state.0.undriven.borrow_mut().add_of_work(counter);
         Ok(())
     }
 
@@ -610,4 +623,8 @@ impl EngineAccess for Shared {
 
 impl EngineAccess for Helper {
     reaches_inner!();
+
+    fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
+        Ok(()) // Only handles of the application are passed to threads that wait.
+    }
 }

@@ -17,7 +17,7 @@ use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
@@ -337,7 +337,7 @@ impl Engine {
         self.core.reserve(Side::Receive, notify).map_err(|_| PostError::Again)?;
         let result = match located {
             false => self.post_receive(work, notify),
-            true => self.post_located(Operation::Receive(*work), notify),
+            true => self.post_located(RawOperation::Receive(*work), notify),
         };
         if result.is_err() {
             self.core.unreserve(Side::Receive, notify);

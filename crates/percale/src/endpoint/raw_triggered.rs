@@ -11,7 +11,7 @@ use super::{Endpoint, SharedEndpoint};
 use crate::completion::counter::Counter;
 use crate::completion::counter::{Condition, Due, fire};
 use crate::conditions::variable::Variable;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 
 impl<A: Ownership> Endpoint<A> {
     /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3),
@@ -24,7 +24,12 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Safety
     /// The requirements for posting the operation hold from this call until it has completed.
-    pub unsafe fn post_when(&self, operation: &Operation, counter: &Counter, threshold: u64) -> Result<(), PostError> {
+    pub unsafe fn post_when(
+        &self,
+        operation: &RawOperation,
+        counter: &Counter,
+        threshold: u64,
+    ) -> Result<(), PostError> {
         let due = self.access.with(|engine| {
             let transfer = engine.transfer(operation, None)?;
             engine.queue(transfer, counter, Condition::Successes(threshold))
@@ -48,7 +53,7 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Safety
     /// As for [`post_when`](Self::post_when).
-    pub unsafe fn post_when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
+    pub unsafe fn post_when_written(&self, operation: &RawOperation, variable: &Variable) -> Result<(), PostError> {
         self.access.with(|engine| {
             let transfer = engine.transfer(operation, None)?;
             engine.queue_written(transfer, variable.clone());
@@ -61,7 +66,7 @@ impl<A: Ownership> Endpoint<A> {
     /// waits for `counter`.
     pub(crate) fn deferred(
         &self,
-        operation: &Operation,
+        operation: &RawOperation,
         counter: &Counter,
         counting: Option<Counter>,
     ) -> Result<Due, PostError> {

@@ -25,6 +25,13 @@ impl ShareError {
         &self.error
     }
 
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case if the system had no memory or descriptors left.
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        crate::system::call::is_shortage(&self.error)
+    }
+
     /// Returns the endpoint, which still has one owner.
     #[must_use]
     pub fn into_inner(self) -> Endpoint {
@@ -48,13 +55,13 @@ impl ShareError {
     "the endpoint was not closed, because windows of type 2A are bound through it; invalidate or deallocate the windows \
      and close the endpoint again, or close it anyway with shut"
 )]
-pub struct CloseError<A: Ownership = Owned> {
+pub struct EndpointCloseError<A: Ownership = Owned> {
     endpoint: Contained<A>,
 }
 
-crate::short_debug!(for [A: Ownership] CloseError<A>, "CloseError", reason: |this| this.to_string());
+crate::short_debug!(for [A: Ownership] EndpointCloseError<A>, "EndpointCloseError", reason: |this| this.to_string());
 
-impl<A: Ownership> CloseError<A> {
+impl<A: Ownership> EndpointCloseError<A> {
     pub(super) fn new(endpoint: Endpoint<A>) -> Self {
         Self { endpoint: Contained::new(endpoint) }
     }
@@ -63,6 +70,13 @@ impl<A: Ownership> CloseError<A> {
     #[must_use]
     pub fn into_inner(self) -> Endpoint<A> {
         self.endpoint.into_inner()
+    }
+
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. Always false: the
+    /// windows have to be invalidated or deallocated first.
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        false
     }
 
     /// Returns the libfabric code, which is that of a busy object.

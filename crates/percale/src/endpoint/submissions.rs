@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::engine::staged::OperationLocation;
 use super::engine::types::{Notify, Side};
-use super::operation::Operation;
+use super::operation::RawOperation;
 use super::ownership::{Helper, WeakShared};
 use super::posted::Posted;
 use crate::completion::counter::{Begun, Counter, CounterWork, Due, Starter, kick};
@@ -30,7 +30,7 @@ use crate::local_memory::doorbell::Doorbell;
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// The operation, with its memory.
-    pub(crate) operation: Posted<Operation>,
+    pub(crate) operation: Posted<RawOperation>,
     /// Where the completion of the operation is reported, besides `counting`.
     pub(crate) notify: Notify,
     /// The counter that counts the completion, instead of the endpoint's counters.

@@ -48,7 +48,7 @@ pub enum PostError {
     #[error("no resources for the operation; make progress (poll) and post it again")]
     Again,
     /// The vector has no such address.
-    #[error("address {0} is not in the endpoint's address vector; insert the peer first")]
+    #[error("{} is not in the endpoint's address vector; insert it first", PeerAddress(*.0))]
     UnknownPeer(u64),
     /// The endpoint is for one connection, which is not up yet or has ended.
     #[error("the endpoint is not connected: wait for Connected, and post nothing after Shutdown")]

@@ -101,11 +101,33 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A handle borrows its endpoint. To keep handles in a struct, name their types:
-//! [`Sending`](crate::endpoint::safe::Sending)`<'e, Owned>` and
-//! [`Receiving`](crate::endpoint::safe::Receiving)`<'e, Owned>` for an [`Endpoint`], and the same with `Shared` for a
-//! [`SharedEndpoint`]. [`Owned`](crate::endpoint::Owned) and [`Shared`](crate::endpoint::Shared) are in
-//! [`percale::endpoint`](crate::endpoint), and `'e` is the lifetime of the reference to the endpoint.
+//! The handle of an operation of an [`Endpoint`] borrows the endpoint. To keep handles in a struct or to name them in a
+//! signature, write their types: `Operation<&Owned, Received>` is a receive of an [`Endpoint`], and
+//! `Operation<Shared, Received>` a receive of a [`SharedEndpoint`]. The second parameter is the type of the result:
+//! [`Buffer`] for a send, a read or a write. All these types are in the root of the crate.
+//!
+//! ```
+//! use percale::{Buffer, Endpoint, Operation, OperationError, Owned, PeerAddress, Received};
+//!
+//! struct Exchange<'e> {
+//!     send: Operation<&'e Owned, Buffer>,
+//!     receive: Operation<&'e Owned, Received>,
+//! }
+//!
+//! fn exchange(endpoint: &Endpoint, peer: PeerAddress) -> Result<Exchange<'_>, OperationError> {
+//!     let receive = endpoint.recv(vec![0; 64]).from(peer).start()?;
+//!     Ok(Exchange { send: endpoint.send(peer, "hello").start()?, receive })
+//! }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let domain = percale::Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! # let Exchange { mut send, mut receive } = exchange(&endpoint, peer)?;
+//! # send.wait()?;
+//! # assert_eq!(receive.wait()?.to_vec(), b"hello");
+//! # Ok(()) }
+//! ```
 //!
 //! # Any of many operations
 //! An [`OperationSet`](crate::endpoint::safe::OperationSet) contains a fixed number of operations in flight. It returns
@@ -180,8 +202,9 @@
 //! [`Event::Lost`].
 //!
 //! [`EventQueue::read`] and [`EventQueue::wait`] make progress on shared endpoints only. An [`Endpoint`] adds its
-//! events during its own calls: call `read` after them. Do not call `wait` in the thread that owns the endpoint: the
-//! wait does not drive the endpoint and does not fail either, so without a timeout it may never end.
+//! events during its own calls: call `read` after them. `wait` does not drive it, so it might never end: it fails with
+//! [`NotDriven`](crate::completion::wait::WaitError::NotDriven) if no event is there. So do waits for counters,
+//! completion queues and sets to which such an endpoint reports.
 //!
 //! # Waiting for either a message or a lost peer
 //! A [`WaitSet`] sleeps until one of its members has something to report. Its members are counters, event queues and
@@ -200,7 +223,7 @@
 //! set.add(&events)?;
 //! set.add(&received)?;
 //!
-//! let receiving = endpoint.recv(vec![0; 64]).start()?; // from any sender
+//! let mut receiving = endpoint.recv(vec![0; 64]).start()?; // from any sender
 //! # let other = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # vector.insert(other.address())?;
 //! # let me = vector.insert(endpoint.address())?;

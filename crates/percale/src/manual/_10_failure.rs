@@ -28,7 +28,7 @@
 //! 4. Groups with that member fail ([chapter 8](super::_08_collectives)).
 //! 5. Keys of the peer's regions are invalid if its process has ended. Regions of this process stay registered.
 //! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the
-//!    address) and then `PeerDown`.
+//!    address) and then `PeerDown`. `PeerDown` contains the [`ErrorCode`] with which the operations end, and a text.
 //! 7. The address stays in the vector. The next operation to it connects again.
 //!
 //! A message may be lost without an error after its send has completed: see "What a completed send means" in
@@ -67,15 +67,16 @@
 //! let mut answer = endpoint.recv(vec![0; 64]).from(peer).start()?;
 //! # drop(other);
 //! let error = answer.wait().unwrap_err(); // the peer has closed its endpoint
-//! assert_eq!(error.errno(), ErrorCode::Closed.errno());
+//! assert_eq!(error.code(), Some(ErrorCode::Closed));
 //! let buffer = error.into_buffer().expect("an error returns the buffer");
 //! assert!(matches!(events.read(), Some(Event::Connected { .. })));
-//! assert!(matches!(events.read(), Some(Event::PeerDown { peer: lost, .. }) if lost == peer));
+//! let Some(Event::PeerDown { peer: lost, error, .. }) = events.read() else { panic!("the peer was connected") };
+//! assert_eq!((lost, error), (peer, ErrorCode::Closed));
 //!
 //! let error = endpoint.send(peer, "two").wait().unwrap_err(); // no process has the address
-//! assert_eq!(error.errno(), ErrorCode::Refused.errno());
+//! assert_eq!(error.code(), Some(ErrorCode::Refused));
 //! let error = endpoint.recv(buffer).from(peer).wait().unwrap_err(); // the same holds for a receive from it
-//! assert_eq!(error.errno(), ErrorCode::Refused.errno());
+//! assert_eq!(error.code(), Some(ErrorCode::Refused));
 //!
 //! # let other = domain.endpoint().vector(&vector).bind(address.to_string())?;
 //! endpoint.send(peer, "three").wait()?; // the peer was started again at its address
@@ -90,14 +91,14 @@
 //! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a
 //! [`Cause`](crate::endpoint::safe::Cause): `Post` (not posted), `Completion` (failed), `TimedOut` (the timeout of a
 //! wait has expired, and the operation is still in progress), or `Taken` (the handle has returned the result before). A
-//! `Completion` has an [`ErrorCode`] and a text with details.
+//! `Completion` has an [`ErrorCode`], which [`code()`](crate::OperationError::code) returns, and a text with details.
 //! [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses. The error
 //! also contains the buffer ([`buffer`](crate::endpoint::safe::OperationError::buffer),
 //! [`into_buffer`](crate::endpoint::safe::OperationError::into_buffer),
 //! [`into_parts`](crate::endpoint::safe::OperationError::into_parts)), unless the operation is still in progress or a
 //! peer may still access the buffer.
 //!
-//! Two methods answer what programs decide on.
+//! Three methods answer what programs decide on. The code states why the operation failed.
 //! [`is_retriable()`](crate::endpoint::safe::OperationError::is_retriable) is true if the same call may succeed later:
 //! after [`PostError::Again`] and the end of a wait's timeout, and for the codes that [`ErrorCode::is_retriable`] lists.
 //! Add a delay, and limit the number of attempts. [`peer()`](crate::endpoint::safe::OperationError::peer) is the peer
@@ -133,7 +134,7 @@
 //! | `UnknownAddress` | operation | the peer was removed from the vector before triggered work started | insert it, post again |
 //!
 //! *Attempt*: the connection could not be established. All operations that waited for it fail, and [`Event::Failed`]
-//! reports it. The next operation tries again without a delay, so a program that retries in a loop should add one.
+//! reports it with the same code. The next operation tries again without a delay, so a program that retries in a loop should add one.
 //!
 //! # Errors of posting
 //! The operation was not started and will not complete. The error returns the buffer.
@@ -176,7 +177,7 @@
 //!
 //! | error | of | cause | next step |
 //! |---|---|---|---|
-//! | [`endpoint::CloseError`] | [`Endpoint::close`] | windows of type 2A are bound through the endpoint | invalidate or deallocate them, then close it; or [`shut`](Endpoint::shut) it |
+//! | [`endpoint::EndpointCloseError`] | [`Endpoint::close`] | windows of type 2A are bound through the endpoint | invalidate or deallocate them, then close it; or [`shut`](Endpoint::shut) it |
 //! | [`memory::region::CloseError`] | [`Region::close`], [`RawRegion::close`], [`Window::close`] | `Busy`: a peer was stopped in the middle of an access; `Windows`: windows are bound to the region | close it again later; close the windows first |
 //! | [`memory::region::PendingError`] | [`PendingRegion::finish`](memory::region::PendingRegion::finish) | the event of the registration was not read | read it, then finish |
 //!

@@ -18,7 +18,7 @@ pub use crate::region::lease::Lease;
 /// Atomic operations on memory that peers and this process's threads may access at the same time (fi_atomic(3)).
 pub mod atomic {
     #[doc(inline)]
-    pub use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, Misaligned, is_valid};
+    pub use crate::local_memory::atomic::{AtomicKind, AtomicOp, Datatype, Misaligned, is_valid};
 }
 
 /// The memory that a safe operation owns while it is in progress.

@@ -49,9 +49,11 @@ mod server;
 
 pub use self::client::{Call, Client};
 pub use self::server::{Reply, Request, Server};
+use crate::completion::entry::ErrorCode;
 use crate::endpoint::safe::{Cause, OperationError};
 use crate::endpoint::work::PostError;
 use crate::memory::region::RegisterError;
+use crate::types::PeerAddress;
 
 /// The maximum length in bytes of an answer that is sent as a message.
 pub const INLINE: usize = 2032;
@@ -126,6 +128,42 @@ impl From<OperationError> for RpcError {
 }
 
 impl RpcError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// for [`TooManyCalls`](Self::TooManyCalls), for [`TimedOut`](Self::TimedOut), and for
+    /// [`Operation`](Self::Operation) as stated by [`OperationError::is_retriable`]. The server may have carried out a
+    /// request that failed.
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::TooManyCalls(_) | Self::TimedOut => true,
+            Self::Operation(error) => error.is_retriable(),
+            Self::Taken
+            | Self::AnswerTooLong { .. }
+            | Self::RequestTooLong(_)
+            | Self::NotWritten
+            | Self::Protocol(_)
+            | Self::Register(_) => false,
+        }
+    }
+
+    /// Returns the peer that the failure concerns, if it is known ([`OperationError::peer`]).
+    #[must_use]
+    pub fn peer(&self) -> Option<PeerAddress> {
+        match self {
+            Self::Operation(error) => error.peer(),
+            _ => None,
+        }
+    }
+
+    /// Returns the error code of the operation that failed, if there is one ([`OperationError::code`]).
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Operation(error) => error.code(),
+            _ => None,
+        }
+    }
+
     /// Returns the libfabric code (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {

@@ -41,4 +41,4 @@ mod work;
 pub use self::work::{DeferredWork, Work, WorkError};
 pub use crate::conditions::lines::WorkId;
 pub use crate::conditions::variable::Variable;
-pub use crate::endpoint::operation::Operation;
+pub use crate::endpoint::operation::RawOperation;

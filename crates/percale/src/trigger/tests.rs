@@ -311,7 +311,7 @@ fn closed_in_the_drop(
 /// Posts a raw receive with this context that waits for the counter.
 fn post_receive(endpoint: &SharedEndpoint, counter: &Counter, context: u64) {
     let (from, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::COMPLETION);
-    let receive = Operation::Receive(ReceiveWork { from, segments, tag: None, context, flags });
+    let receive = RawOperation::Receive(ReceiveWork { from, segments, tag: None, context, flags });
     // SAFETY: the operation uses no memory.
     unsafe { endpoint.post_when(&receive, counter, 5) }.unwrap();
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::completion::counter::Counter;
 use crate::endpoint::SharedEndpoint;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::work::PostError;
 
 /// The reason why work was not queued.
@@ -55,7 +55,7 @@ impl WorkError {
 #[expect(clippy::large_enum_variant, reason = "a box would be allocated for each request, which is used immediately")]
 pub enum Work {
     /// An operation of an endpoint.
-    Transfer(SharedEndpoint, Operation),
+    Transfer(SharedEndpoint, RawOperation),
     /// Adds to a counter.
     Add(Counter, u64),
     /// Sets a counter's value.

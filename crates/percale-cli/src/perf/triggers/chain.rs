@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use percale::trigger::{DeferredWork, Operation, Work};
+use percale::trigger::{DeferredWork, RawOperation, Work};
 use percale::{
     Allocation, Counter, Domain, OpFlags, PeerAddress, Progress, ReceiveWork, Segment, Segments, SendWork,
     SharedEndpoint,
@@ -103,8 +103,9 @@ impl Ring {
         // stretch.
         let segments = Segments::one(unsafe { Segment::new(memory.as_ptr(), TOKEN.len()) });
         let (from, context, flags) = (PeerAddress::UNSPECIFIED, 0, OpFlags::empty());
-        let receive = Operation::Receive(ReceiveWork { from, segments, tag: Some((TAG, 0)), context, flags });
-        let send = Operation::Send(SendWork { peer: self.next, segments, tag: Some(TAG), data: None, context, flags });
+        let receive = RawOperation::Receive(ReceiveWork { from, segments, tag: Some((TAG, 0)), context, flags });
+        let send =
+            RawOperation::Send(SendWork { peer: self.next, segments, tag: Some(TAG), data: None, context, flags });
         for pass in stretch * PASSES..(stretch + 1) * PASSES {
             self.defer(receive, (started, 0), received)?;
             let when = match self.is_first {
@@ -117,7 +118,7 @@ impl Ring {
         Ok(())
     }
 
-    fn defer(&self, operation: Operation, (counter, threshold): (&Counter, u64), counting: &Counter) -> Result<()> {
+    fn defer(&self, operation: RawOperation, (counter, threshold): (&Counter, u64), counting: &Counter) -> Result<()> {
         let work = Work::Transfer(SharedEndpoint::clone(&self.endpoint), operation);
         let work = DeferredWork { work, counter: counter.clone(), threshold, counting: Some(counting.clone()) };
         // SAFETY: the memory exists until the endpoint is closed.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use percale::trigger::{Operation, Variable};
+use percale::trigger::{RawOperation, Variable};
 use percale::{
     AddressVector, Allocation, Counter, Domain, Entry, OpFlags, PeerAddress, Progress, Segment, Segments, SendWork,
     SharedEndpoint,
@@ -86,14 +86,14 @@ impl PairEndpoint {
 
     /// Posts a send that waits for a counter.
     pub(super) fn send_when(&mut self, number: u64, counter: &Counter, threshold: u64) -> Result<()> {
-        let send = Operation::Send(self.send(number));
+        let send = RawOperation::Send(self.send(number));
         // SAFETY: the memory exists as long as the endpoint.
         unsafe { self.endpoint.post_when(&send, counter, threshold) }.map_err(percale("posting a deferred send"))
     }
 
     /// Posts a send that waits for a variable.
     pub(super) fn send_when_written(&mut self, number: u64, variable: &Variable) -> Result<()> {
-        let send = Operation::Send(self.send(number));
+        let send = RawOperation::Send(self.send(number));
         // SAFETY: the memory exists as long as the endpoint.
         unsafe { self.endpoint.post_when_written(&send, variable) }.map_err(percale("posting a deferred send"))
     }

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
 
-use percale::trigger::{Operation, WorkId};
+use percale::trigger::{RawOperation, WorkId};
 use percale::{Counter, Domain, OpFlags, SendWork};
 
 use super::{World, on};
@@ -147,7 +147,7 @@ impl World {
         self.enter_message(id, at, to, (len, None, true), (false, false));
         let segments = super::messages::segments(lent.segment(), 1);
         let flags = OpFlags::COMPLETION;
-        let operation = Operation::Send(SendWork { peer, segments, tag: None, data: Some(id), context: id, flags });
+        let operation = RawOperation::Send(SendWork { peer, segments, tag: None, data: Some(id), context: id, flags });
         self.lent.insert(id, vec![lent]);
         // SAFETY: the buffer is kept in `lent` until the operation has ended.
         let posted = on!(port, endpoint => unsafe { endpoint.post_when(&operation, &when, threshold) });

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "memory that is given by address; each block states its own reason")]
 
 use super::element::AtomicElement;
-use super::{AtomicOp, Datatype, Kind, is_valid};
+use super::{AtomicKind, AtomicOp, Datatype, is_valid};
 
 /// The target of an atomic operation is not aligned to the size of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,9 @@ pub unsafe fn execute(
     count: usize,
 ) -> Result<(), Misaligned> {
     debug_assert!(
-        [Kind::Plain, Kind::Fetch, Kind::Compare].into_iter().any(|kind| is_valid(kind, op, datatype)),
+        [AtomicKind::Plain, AtomicKind::Fetch, AtomicKind::Compare]
+            .into_iter()
+            .any(|kind| is_valid(kind, op, datatype)),
         "{op} of {datatype}"
     );
     if target.addr() & (datatype.size() - 1) != 0 {

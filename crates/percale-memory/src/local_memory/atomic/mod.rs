@@ -41,7 +41,7 @@ pub use datatype::Datatype;
 pub use execute::Misaligned;
 pub use execute::execute;
 pub use fold::fold;
-pub use op::{AtomicOp, Kind, KindExt};
+pub use op::{AtomicKind, AtomicOp, KindExt};
 pub use request::{AtomicRequest, DirectOperation, KindWireExt, Operands};
 pub use word::Word;
 
@@ -49,14 +49,14 @@ pub use word::Word;
 /// fi_fetch_atomicvalid and fi_compare_atomicvalid (fi_atomic(3)).
 #[must_use]
 #[inline]
-pub const fn is_valid(kind: Kind, op: AtomicOp, datatype: Datatype) -> bool {
+pub const fn is_valid(kind: AtomicKind, op: AtomicOp, datatype: Datatype) -> bool {
     if op.is_bitwise() && datatype.is_float() {
         return false;
     }
     match kind {
-        Kind::Plain => !op.compares() && !matches!(op, AtomicOp::Read),
-        Kind::Fetch => !op.compares(),
-        Kind::Compare => op.compares(),
+        AtomicKind::Plain => !op.compares() && !matches!(op, AtomicOp::Read),
+        AtomicKind::Fetch => !op.compares(),
+        AtomicKind::Compare => op.compares(),
     }
 }
 

@@ -50,7 +50,7 @@ pub enum AtomicOp {
 
 /// The kind of an operation, which determines its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AtomicKind {
     /// An operand and no result (fi_atomic)
     Plain,
     /// An operand, and the target's old value as result (fi_fetch_atomic)
@@ -83,7 +83,7 @@ impl AtomicOp {
         Self::Mswap,
     ];
 
-    /// Returns whether the operation has a compare operand ([`Kind::Compare`]).
+    /// Returns whether the operation has a compare operand ([`AtomicKind::Compare`]).
     #[must_use]
     #[inline]
     pub const fn compares(self) -> bool {
@@ -138,7 +138,7 @@ impl fmt::Display for AtomicOp {
     }
 }
 
-/// The rights that a [`Kind`] of atomic operations needs. This is for the crates of percale, not for programs.
+/// The rights that an [`AtomicKind`] of atomic operations needs. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindExt: Sized {
     /// Returns the rights to a region that such an operation needs. They are the right to change the memory, and the
@@ -146,7 +146,7 @@ pub trait KindExt: Sized {
     fn rights(self, op: AtomicOp) -> Access;
 }
 
-impl KindExt for Kind {
+impl KindExt for AtomicKind {
     #[inline]
     fn rights(self, op: AtomicOp) -> Access {
         match (op, self) {

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "passes checked memory to the operations; the block states its reason")]
 
-use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
+use super::{AtomicKind, AtomicOp, Datatype, Misaligned, execute};
 use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
@@ -16,7 +16,7 @@ pub struct AtomicRequest<'a> {
     /// The type of the elements.
     pub datatype: Datatype,
     /// The kind of the operation.
-    pub kind: Kind,
+    pub kind: AtomicKind,
     /// The number of elements.
     pub count: usize,
     /// The operands, unless the operation is a read.
@@ -25,7 +25,7 @@ pub struct AtomicRequest<'a> {
     pub compare: &'a [u8],
 }
 
-/// The representation of a [`Kind`] on the wire. This is for the crates of percale, not for programs.
+/// The representation of an [`AtomicKind`] on the wire. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindWireExt: Sized {
     /// Returns the wire representation.
@@ -35,7 +35,7 @@ pub trait KindWireExt: Sized {
     fn from_u8(number: u8) -> Option<Self>;
 }
 
-impl KindWireExt for Kind {
+impl KindWireExt for AtomicKind {
     #[inline]
     fn to_u8(self) -> u8 {
         match self {
@@ -69,11 +69,11 @@ impl AtomicRequest<'_> {
     #[inline]
     pub fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
         let len = self.len();
-        let result = if self.kind == Kind::Plain { std::ptr::null_mut() } else { fetched.as_mut_ptr() };
+        let result = if self.kind == AtomicKind::Plain { std::ptr::null_mut() } else { fetched.as_mut_ptr() };
         assert!(target.len() >= len, "the target is as long as the elements");
         assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
-        assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
-        assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
+        assert!(self.kind != AtomicKind::Compare || self.compare.len() >= len, "a compare value for each element");
+        assert!(self.kind == AtomicKind::Plain || fetched.len() >= len, "room for each value");
         // SAFETY: each of the four pointers that the operation uses refers to at least `len` bytes, as was just
         // checked. The caller has entered the target's region, so the memory is present.
         unsafe {
@@ -115,7 +115,7 @@ pub trait DirectOperation {
 pub struct Operands {
     op: AtomicOp,
     datatype: Datatype,
-    kind: Kind,
+    kind: AtomicKind,
     len: usize,
     operand: Segment,
     compare: Segment,
@@ -128,13 +128,13 @@ impl Operands {
     /// compare value, and an operation that does not fetch does not use the result.
     #[inline]
     pub fn new(
-        (op, datatype, kind): (AtomicOp, Datatype, Kind),
+        (op, datatype, kind): (AtomicOp, Datatype, AtomicKind),
         len: usize,
         [operand, compare, result]: [Segment; 3],
     ) -> Self {
         assert!(op == AtomicOp::Read || operand.len() == len, "an operand for each element");
-        assert!(kind != Kind::Compare || compare.len() == len, "a compare value for each element");
-        assert!(kind == Kind::Plain || result.len() == len, "room for each value");
+        assert!(kind != AtomicKind::Compare || compare.len() == len, "a compare value for each element");
+        assert!(kind == AtomicKind::Plain || result.len() == len, "room for each value");
         Self { op, datatype, kind, len, operand, compare, result }
     }
 }
@@ -153,7 +153,7 @@ impl DirectOperation for Operands {
     #[inline]
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned> {
         let Self { op, datatype, kind, len, operand, compare, result } = *self;
-        let into = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
+        let into = if kind == AtomicKind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
         let count = len / datatype.size();
         // SAFETY: the caller guarantees the target; the segments are lent to this operation, and have the length that
         // `new` checked.

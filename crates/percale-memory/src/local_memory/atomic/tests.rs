@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// Returns every combination that [`is_valid`] allows.
-fn valid() -> impl Iterator<Item = (Kind, AtomicOp, Datatype)> {
-    [Kind::Plain, Kind::Fetch, Kind::Compare]
+fn valid() -> impl Iterator<Item = (AtomicKind, AtomicOp, Datatype)> {
+    [AtomicKind::Plain, AtomicKind::Fetch, AtomicKind::Compare]
         .into_iter()
         .flat_map(|kind| AtomicOp::ALL.map(|op| (kind, op)))
         .flat_map(|(kind, op)| Datatype::ALL.map(|datatype| (kind, op, datatype)))
@@ -23,9 +23,9 @@ fn validity_matches_fi_atomic() {
     let bits = [Bor, Band, Bxor];
     let compares = [Cswap, CswapNe, CswapLe, CswapLt, CswapGe, CswapGt];
     let table = [
-        (Kind::Plain, [&simple[..], &bits].concat(), simple.to_vec()),
-        (Kind::Fetch, [&simple[..], &bits, &[Read]].concat(), [&simple[..], &[Read]].concat()),
-        (Kind::Compare, [&compares[..], &[Mswap]].concat(), compares.to_vec()),
+        (AtomicKind::Plain, [&simple[..], &bits].concat(), simple.to_vec()),
+        (AtomicKind::Fetch, [&simple[..], &bits, &[Read]].concat(), [&simple[..], &[Read]].concat()),
+        (AtomicKind::Compare, [&compares[..], &[Mswap]].concat(), compares.to_vec()),
     ];
     for (kind, integers, floats) in table {
         for op in AtomicOp::ALL {
@@ -188,7 +188,7 @@ fn value(datatype: Datatype) -> BoxedStrategy<u64> {
     }
 }
 
-fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skews: [usize; 3], at: usize) {
+fn check(kind: AtomicKind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skews: [usize; 3], at: usize) {
     let column = |which: usize| values.iter().map(|value| value[which]).collect::<Vec<_>>();
     let count = values.len();
     let mut target = Memory::new(datatype, &column(0), at * datatype.size());
@@ -198,9 +198,9 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
     let around = [target.values(count).1, result.values(count).1];
     let null = std::ptr::null_mut();
     let (compared, fetched) = match kind {
-        Kind::Plain => (null, null),
-        Kind::Fetch => (null, result.as_ptr()),
-        Kind::Compare => (compare.as_ptr(), result.as_ptr()),
+        AtomicKind::Plain => (null, null),
+        AtomicKind::Fetch => (null, result.as_ptr()),
+        AtomicKind::Compare => (compare.as_ptr(), result.as_ptr()),
     };
     let read = if op == AtomicOp::Read { null } else { operand.as_ptr() };
     // SAFETY: each array has `count` elements and belongs to this test; unused pointers are null.
@@ -216,7 +216,7 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
             is_same(op, datatype, is, expected),
             "{kind:?} {op} {datatype} {t:#x} {o:#x} {c:#x}: {is:#x} and not {expected:#x}"
         );
-        let fetches = kind != Kind::Plain;
+        let fetches = kind != AtomicKind::Plain;
         assert_eq!(before.0[at], if fetches { t } else { 0 }, "{kind:?} {op} {datatype}: the value before");
     }
     assert_eq!([operand.values(count).0, compare.values(count).0], [column(1), column(2)], "operands are not written");
@@ -269,7 +269,7 @@ fn a_misaligned_target_is_refused_and_nothing_is_done() {
             let mut target = Memory::new(datatype, &[1, 2, 3], skew);
             let mut operand = Memory::new(datatype, &[3, 1, 7], 0);
             let mut result = Memory::new(datatype, &[9, 9, 9], 0);
-            let fetched = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
+            let fetched = if kind == AtomicKind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
             let (to, from) = (target.as_ptr(), operand.as_ptr());
             // SAFETY: all arrays belong to this test and have three elements.
             let done = unsafe { execute(op, datatype, to, from, from, fetched, 3) };

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "reads and writes operands that were lent; each block states its own reason")]
 
 use super::element::AtomicElement;
-use super::{AtomicOp, DirectOperation, Kind, Misaligned};
+use super::{AtomicKind, AtomicOp, DirectOperation, Misaligned};
 use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
@@ -44,7 +44,7 @@ impl DirectOperation for Word {
 
     #[inline(always)]
     fn rights(&self) -> Access {
-        Kind::Fetch.rights(AtomicOp::Sum)
+        AtomicKind::Fetch.rights(AtomicOp::Sum)
     }
 
     #[inline(always)]

@@ -300,7 +300,11 @@ impl Counter {
     /// # Errors
     /// If the error value changes during the wait, the timeout expires, or the thread cannot sleep. If the value is
     /// lower and an endpoint of one owner ([`Endpoint`](crate::Endpoint), not
-    /// [`SharedEndpoint`](crate::SharedEndpoint)) counts here, it fails immediately.
+    /// [`SharedEndpoint`](crate::SharedEndpoint)) counts here, it fails immediately ([`CounterError::NotDriven`]).
+    ///
+    /// The counter of a region ([`Registration::counter`](crate::memory::region::Registration::counter)) counts accesses
+    /// through any endpoint of the domain, and does not refer to one. A wait for it makes progress on the endpoints that
+    /// [`drive_for`](crate::SharedEndpoint::drive_for) added, and does not detect that there is none.
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
         self.wait_since(threshold, self.line.cell.errors(), timeout)
     }

@@ -92,9 +92,12 @@ pub enum WaitError {
     /// The timeout expired.
     #[error("timeout: no event arrived")]
     TimedOut,
-    /// An endpoint of one owner reports here, and only its owner can drive it, so the wait might never end.
+    /// An endpoint of one owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) reports
+    /// here, and only its owner can drive it, so the wait might never end. This does not depend on the timeout, or on
+    /// whether another thread uses the endpoint at the moment.
     #[error(
-        "an endpoint bound to this object is not shared, so this wait cannot make progress on it; open it with bind_shared, or wait on the endpoint"
+        "an endpoint that reports to this object has one owner, so this wait cannot make progress on it; open the \
+         endpoint with bind_shared, or make calls on the endpoint and then read the object"
     )]
     NotDriven,
     /// The system could not let the thread sleep, usually because no descriptors are left.

@@ -104,12 +104,25 @@ impl std::fmt::Debug for ConnectionError {
 
 impl ConnectionError {
     /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
-    /// for [`NotYet`](Self::NotYet). An endpoint has only one connection in its lifetime, so after
+    /// for [`NotYet`](Self::NotYet), and for [`Bind`](Self::Bind) as stated by [`BindError::is_retriable`]. An endpoint has only one connection in its lifetime, so after
     /// [`Refused`](Self::Refused) a new endpoint is needed; the error's code states whether that may help
     /// ([`ErrorCode::is_retriable`]).
     #[must_use]
-    pub const fn is_retriable(&self) -> bool {
-        matches!(self, Self::NotYet)
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::NotYet => true,
+            Self::Bind(error) => error.is_retriable(),
+            _ => false,
+        }
+    }
+
+    /// Returns the error code of the failed connection ([`Refused`](Self::Refused)). `None` for other errors.
+    #[must_use]
+    pub const fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused { error, .. } => Some(*error),
+            _ => None,
+        }
     }
 
     /// Returns the libfabric code.

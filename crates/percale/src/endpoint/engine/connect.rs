@@ -368,7 +368,7 @@ impl Engine {
         if self.role.is_some() {
             self.link_over(slot, error, &reason);
         } else {
-            self.core.event(|| Event::PeerDown { peer, address, reason });
+            self.core.event(|| Event::PeerDown { peer, address, error, reason });
             self.reclaim(slot);
         }
     }
@@ -428,13 +428,13 @@ impl Engine {
     }
 
     /// Ends a failed attempt to connect. Everything that waited for the connection fails.
-    fn give_up(&mut self, slot: ConnectionId, code: ErrorCode, reason: String) {
+    fn give_up(&mut self, slot: ConnectionId, error: ErrorCode, reason: String) {
         let (peer, address) = self.core.peers.identify(slot);
-        self.core.down(slot, code, &reason);
+        self.core.down(slot, error, &reason);
         if self.role.is_some() {
-            self.link_over(slot, code, &reason);
+            self.link_over(slot, error, &reason);
         } else {
-            self.core.event(|| Event::Failed { peer, address, reason });
+            self.core.event(|| Event::Failed { peer, address, error, reason });
             self.reclaim(slot);
         }
     }

@@ -11,7 +11,7 @@ use super::core::Core;
 use crate::completion::counter::Counter;
 use crate::endpoint::counted::Counted;
 use crate::endpoint::work::PostError;
-use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::local_memory::atomic::{AtomicKind, AtomicOp};
 use crate::region::Registered;
 use crate::wire::head::{Counts, Flags, FrameKind as Frame, Head};
 

@@ -13,7 +13,7 @@ use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError};
-use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
+use crate::local_memory::atomic::{AtomicKind, AtomicOp, Datatype, Operands, Word, is_valid};
 use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::{MappedKeys, Refusal, RemoteMemory};
 use crate::transport::ConnectionId;

@@ -9,7 +9,7 @@ use super::peers::{OutgoingKind, QueuingKind};
 use super::receive::unresolved;
 use super::types::{GroupMessage, Notify, PendingOperation, QueuedWork, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::local_memory::sealed;
@@ -148,7 +148,7 @@ impl Engine {
     #[cold]
     fn post_send_slow(&mut self, slot: ConnectionId, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if work.flags.contains(OpFlags::DEVICE) {
-            return self.post_located(Operation::Send(*work), notify);
+            return self.post_located(RawOperation::Send(*work), notify);
         }
         let inject = work.flags.contains(OpFlags::INJECT);
         if inject && work.segments.len() > INJECT_LIMIT {

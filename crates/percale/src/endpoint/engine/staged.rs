@@ -15,7 +15,7 @@ use super::triggered::Triggered;
 use super::types::{Notify, OperationIdentity, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::device::{Arriving, CopyWay, Device, DeviceError, LONG, Pieces, Pinned};
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::local_memory::atomic::AtomicOp;
@@ -47,33 +47,33 @@ pub(crate) struct Staged {
 /// The memory of an operation: the part that it reads, the values to compare, and the part that it writes.
 type Memory<'a> = [Option<&'a mut Segments>; 3];
 
-fn memory(operation: &mut Operation) -> Memory<'_> {
+fn memory(operation: &mut RawOperation) -> Memory<'_> {
     match operation {
-        Operation::Send(work) => [Some(&mut work.segments), None, None],
-        Operation::Receive(work) if work.flags.contains(OpFlags::PEEK) => [None, None, None],
-        Operation::Receive(work) => [None, None, Some(&mut work.segments)],
-        Operation::Write(work) => [Some(&mut work.local), None, None],
-        Operation::Read(work) => [None, None, Some(&mut work.local)],
-        Operation::Atomic(work) => {
+        RawOperation::Send(work) => [Some(&mut work.segments), None, None],
+        RawOperation::Receive(work) if work.flags.contains(OpFlags::PEEK) => [None, None, None],
+        RawOperation::Receive(work) => [None, None, Some(&mut work.segments)],
+        RawOperation::Write(work) => [Some(&mut work.local), None, None],
+        RawOperation::Read(work) => [None, None, Some(&mut work.local)],
+        RawOperation::Atomic(work) => {
             let operand = (work.op != AtomicOp::Read).then_some(&mut work.operand);
             [operand, work.compare.as_mut(), work.result.as_mut()]
         }
         // Its memory is located separately, because it is not a list of segments.
-        Operation::Collective(_) => [None, None, None],
+        RawOperation::Collective(_) => [None, None, None],
     }
 }
 
-const fn flags(operation: &mut Operation) -> &mut OpFlags {
+const fn flags(operation: &mut RawOperation) -> &mut OpFlags {
     match operation {
-        Operation::Send(work) => &mut work.flags,
-        Operation::Receive(work) => &mut work.flags,
-        Operation::Read(work) | Operation::Write(work) => &mut work.flags,
-        Operation::Atomic(work) => &mut work.flags,
-        Operation::Collective(work) => &mut work.flags,
+        RawOperation::Send(work) => &mut work.flags,
+        RawOperation::Receive(work) => &mut work.flags,
+        RawOperation::Read(work) | RawOperation::Write(work) => &mut work.flags,
+        RawOperation::Atomic(work) => &mut work.flags,
+        RawOperation::Collective(work) => &mut work.flags,
     }
 }
 
-impl Operation {
+impl RawOperation {
     /// Returns the devices that have some of the operation's memory, if its flags request that ([`OpFlags::DEVICE`]).
     ///
     /// # Errors
@@ -93,14 +93,14 @@ impl Operation {
 impl OperationLocation {
     /// Determines the location of an operation's memory if the flag DEVICE requests that, and removes the flag. Returns
     /// `None` if all of the memory is host memory.
-    pub(crate) fn find(operation: &mut Operation) -> Result<Option<Box<Self>>, PostError> {
+    pub(crate) fn find(operation: &mut RawOperation) -> Result<Option<Box<Self>>, PostError> {
         let flags = flags(operation);
         if !flags.contains(OpFlags::DEVICE) {
             return Ok(None);
         }
         flags.remove(OpFlags::DEVICE);
         let flags = *flags;
-        if let Operation::Collective(work) = operation {
+        if let RawOperation::Collective(work) = operation {
             for segment in [work.source, work.result] {
                 if Pieces::find(&Segments::one(segment)).map_err(refused)?.is_some() {
                     return Err(PostError::Device("collectives on a device's memory are not supported", libc::ENOSYS));
@@ -124,9 +124,9 @@ impl OperationLocation {
     }
 
     /// Replaces the operation's device memory with pinned host memory, and copies the data that it reads there.
-    pub(super) fn stage(&self, operation: &mut Operation) -> Result<Staged, DeviceError> {
+    pub(super) fn stage(&self, operation: &mut RawOperation) -> Result<Staged, DeviceError> {
         let mut staged = Staged::default();
-        if let (Operation::Send(work), Some(pieces)) = (&mut *operation, &self.source)
+        if let (RawOperation::Send(work), Some(pieces)) = (&mut *operation, &self.source)
             && work.segments.len() > LONG
             && let Some(arriving) = Arriving::start(pieces, &work.segments)?
         {
@@ -198,7 +198,7 @@ impl Engine {
     /// Posts an operation on memory that may belong to a device, in part or in whole. Room for its result was reserved,
     /// except for a collective operation.
     #[cold]
-    pub(crate) fn post_located(&mut self, mut operation: Operation, notify: Notify) -> Result<(), PostError> {
+    pub(crate) fn post_located(&mut self, mut operation: RawOperation, notify: Notify) -> Result<(), PostError> {
         let Some(located) = OperationLocation::find(&mut operation)? else {
             return self.post_operation(&operation, notify);
         };
@@ -216,7 +216,7 @@ impl Engine {
         let staged = located.stage(&mut operation).map_err(refused)?;
         // If the operation is injected, the data that it reads from host memory is copied too.
         let posted = match injected {
-            true => Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected),
+            true => Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(RawOperation::not_injected),
             false => Posted::lent(operation),
         };
         let mut operation = *posted.work();

@@ -17,7 +17,7 @@ use super::remote::{PART_LIMIT, RemoteWriteData, ServeMode};
 use super::types::{LinkAction, Notify, PayloadPull, PullFrame, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::access::RefusalExt as _;
-use crate::local_memory::atomic::{AtomicOp, AtomicRequest as Atomic, Datatype, Kind as AtomicKind, KindWireExt as _};
+use crate::local_memory::atomic::{AtomicKind, AtomicOp, AtomicRequest as Atomic, Datatype, KindWireExt as _};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;

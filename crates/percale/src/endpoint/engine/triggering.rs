@@ -20,7 +20,7 @@ use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::conditions::variable::Variable;
 use crate::device::Arriving;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::submissions::Transfer;
@@ -28,7 +28,7 @@ use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::table::Id;
 use crate::types::PeerAddress;
 
-impl Operation {
+impl RawOperation {
     const fn flags(&self) -> OpFlags {
         match self {
             Self::Send(work) => work.flags,
@@ -86,7 +86,7 @@ impl Engine {
     /// counter.
     pub(crate) fn transfer(
         &mut self,
-        operation: &Operation,
+        operation: &RawOperation,
         deferred: Option<Option<Counter>>,
     ) -> Result<Transfer, PostError> {
         let mut operation = *operation;
@@ -105,7 +105,7 @@ impl Engine {
             // The data would have to be copied now, and again when the operation begins.
             return Err(PostError::Device("triggered injects from device memory are not supported", libc::EOPNOTSUPP));
         } else {
-            Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected)
+            Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(RawOperation::not_injected)
         };
         // No room is reserved, because the operation may wait forever.
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
@@ -163,14 +163,14 @@ impl Engine {
 
     /// Posts an operation.
     #[inline]
-    pub(crate) fn post_operation(&mut self, operation: &Operation, notify: Notify) -> Result<(), PostError> {
+    pub(crate) fn post_operation(&mut self, operation: &RawOperation, notify: Notify) -> Result<(), PostError> {
         match operation {
-            Operation::Send(work) => self.post_send_by_call(work, notify),
-            Operation::Receive(work) => self.post_receive(work, notify),
-            Operation::Read(work) => self.post_rma(false, work, notify),
-            Operation::Write(work) => self.post_rma(true, work, notify),
-            Operation::Atomic(work) => self.post_atomic(work, notify),
-            Operation::Collective(work) => self.post_collective(work, notify),
+            RawOperation::Send(work) => self.post_send_by_call(work, notify),
+            RawOperation::Receive(work) => self.post_receive(work, notify),
+            RawOperation::Read(work) => self.post_rma(false, work, notify),
+            RawOperation::Write(work) => self.post_rma(true, work, notify),
+            RawOperation::Atomic(work) => self.post_atomic(work, notify),
+            RawOperation::Collective(work) => self.post_collective(work, notify),
         }
     }
 
@@ -178,7 +178,7 @@ impl Engine {
     pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
         // The most common operation, a short message, usually ends as soon as it begins.
         if let Transfer { operation: posted, located: None, canceled: false, .. } = &*transfer
-            && let Operation::Send(work) = posted.work()
+            && let RawOperation::Send(work) = posted.work()
             && self.send_at_once(work)
         {
             return self.core.over_at_once(&mut transfer);

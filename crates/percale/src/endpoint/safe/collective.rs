@@ -28,7 +28,7 @@ use crate::completion::counter::Counter;
 use crate::completion::entry::Entry;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation as Work;
+use crate::endpoint::operation::RawOperation as Work;
 use crate::endpoint::ownership::reach::EngineAccess as _;
 use crate::endpoint::ownership::{Handle, Ownership};
 use crate::endpoint::work::{OpFlags, PostError};

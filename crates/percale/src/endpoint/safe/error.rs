@@ -86,6 +86,17 @@ impl Cause {
         }
     }
 
+    /// Returns the error code of the failed operation. `None` if the operation did not fail: it was not posted
+    /// ([`Post`](Self::Post)), or it continues ([`TimedOut`](Self::TimedOut)). So
+    /// [`ErrorCode::TimedOut`] always means that the peer did not answer.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Completion(error) => Some(error.error),
+            Self::Post(_) | Self::TimedOut | Self::Taken => None,
+        }
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -145,6 +156,31 @@ impl OperationError {
     #[must_use]
     pub fn peer(&self) -> Option<PeerAddress> {
         self.cause().peer()
+    }
+
+    /// Returns the error code of the failed operation, if it was posted and has failed ([`Cause::code`]).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use percale::ErrorCode;
+    /// # let domain = percale::Info::discover()?.best()?.open()?;
+    /// # let vector = domain.address_vector().build()?;
+    /// # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+    /// # let peer = vector.insert(endpoint.address())?;
+    /// # endpoint.send(peer, "a long message").wait()?;
+    /// match endpoint.recv(vec![0; 4]).from(peer).wait() {
+    ///     Ok(message) => println!("{} bytes", message.len),
+    ///     Err(error) => match error.code() {
+    ///         Some(ErrorCode::Truncated) => println!("the buffer was too short"),
+    ///         Some(ErrorCode::Closed | ErrorCode::PeerDied) => println!("the peer is gone"),
+    ///         Some(_) | None => return Err(error.into()),
+    ///     },
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        self.cause().code()
     }
 
     /// Returns the libfabric code of the [`cause`](Self::cause).

@@ -94,6 +94,7 @@ struct Member<H: Handle, R: Outcome, K> {
 /// nothing.
 #[derive(thiserror::Error)]
 #[error("{cause}")]
+#[non_exhaustive]
 pub struct PushError<H: Handle, R: Outcome, K> {
     /// The operation, which continues.
     pub operation: Operation<H, R>,
@@ -106,6 +107,21 @@ pub struct PushError<H: Handle, R: Outcome, K> {
 crate::short_debug!(
     for [H: Handle, R: Outcome, K] PushError<H, R, K>, "PushError", cause: |this| this.cause.to_string()
 );
+
+impl<H: Handle, R: Outcome, K> PushError<H, R, K> {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed
+    /// ([`PushCause::is_retriable`]).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        self.cause.is_retriable()
+    }
+
+    /// Returns the libfabric code of the [`cause`](Self::cause) (positive).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        self.cause.errno()
+    }
+}
 
 /// The reason of a [`PushError`].
 #[non_exhaustive]
@@ -120,6 +136,13 @@ pub enum PushCause {
 }
 
 impl PushCause {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`Full`](Self::Full), after a result was taken.
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::Full(_))
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(&self) -> i32 {

@@ -28,12 +28,12 @@ use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation as Work;
+use crate::endpoint::operation::RawOperation as Work;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::ownership::reach::EngineCall;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::local_memory::atomic::{AtomicOp, Datatype, Kind};
+use crate::local_memory::atomic::{AtomicKind, AtomicOp, Datatype};
 use crate::local_memory::buffer::{Buffer, BufferExt as _, borrowed};
 use crate::local_memory::volatile::Segments;
 use crate::region::RemoteMemory;
@@ -144,7 +144,7 @@ enum AccessDetails {
 /// An atomic operation on one number.
 #[derive(Clone, Copy, Debug)]
 struct Atomic {
-    kind: Kind,
+    kind: AtomicKind,
     op: AtomicOp,
     datatype: Datatype,
     operand: [u8; 8],
@@ -156,7 +156,10 @@ impl Atomic {
     #[inline(always)]
     const fn is_plain(&self) -> bool {
         matches!(self.datatype, Datatype::U64 | Datatype::I64)
-            && matches!((self.kind, self.op), (Kind::Fetch, AtomicOp::Sum) | (Kind::Compare, AtomicOp::Cswap))
+            && matches!(
+                (self.kind, self.op),
+                (AtomicKind::Fetch, AtomicOp::Sum) | (AtomicKind::Compare, AtomicOp::Cswap)
+            )
     }
 
     /// Returns the memory of the operation while it is under way.
@@ -232,7 +235,7 @@ impl<A: Ownership> Endpoint<A> {
         word: RemoteMemory,
         operand: T,
     ) -> AccessRequest<'_, A, T> {
-        self.atomic_request(peer, word, Kind::Fetch, op, operand, operand)
+        self.atomic_request(peer, word, AtomicKind::Fetch, op, operand, operand)
     }
 
     /// Creates an atomic operation that compares: a masked swap or one of the conditional swaps. Its result is the
@@ -246,7 +249,7 @@ impl<A: Ownership> Endpoint<A> {
         compare: T,
         operand: T,
     ) -> AccessRequest<'_, A, T> {
-        self.atomic_request(peer, word, Kind::Compare, op, operand, compare)
+        self.atomic_request(peer, word, AtomicKind::Compare, op, operand, compare)
     }
 
     #[inline(always)]
@@ -254,7 +257,7 @@ impl<A: Ownership> Endpoint<A> {
         &self,
         peer: PeerAddress,
         word: RemoteMemory,
-        kind: Kind,
+        kind: AtomicKind,
         op: AtomicOp,
         operand: T,
         compare: T,
@@ -321,7 +324,7 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
                 let mut previous = [0; 8];
                 let [operand, compare, result] =
                     [&mut atomic.operand, &mut atomic.compare, &mut previous].map(|word| borrowed(word));
-                let compare = (atomic.kind == Kind::Compare).then_some(compare);
+                let compare = (atomic.kind == AtomicKind::Compare).then_some(compare);
                 let one = WordOne { peer, operand, compare, result, remote, context: 0, flags };
                 let made = endpoint.access.run(WordAtOnce(one));
                 return if made { R::at_once(Buffer::from(Vec::new()), previous) } else { None };
@@ -359,7 +362,7 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
             AccessDetails::Write => Work::Write(rma(context)),
             AccessDetails::Atomic(Atomic { kind, op, datatype, .. }) => {
                 let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
-                let compare = (kind == Kind::Compare).then(|| part(COMPARE));
+                let compare = (kind == AtomicKind::Compare).then(|| part(COMPARE));
                 let (operand, result) = (part(OPERAND), Some(part(RESULT)));
                 Work::Atomic(AtomicWork { peer, op, datatype, operand, compare, result, remote, data, context, flags })
             }

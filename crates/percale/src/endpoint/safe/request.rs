@@ -11,7 +11,7 @@ use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation as Work;
+use crate::endpoint::operation::RawOperation as Work;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::ownership::reach::EngineCall;

@@ -17,9 +17,17 @@ use crate::endpoint::ownership::reach::EngineAccess as _;
 /// The timeout or the deadline of a wait expired before an operation ended. The operations continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no operation ended within the given time")]
+#[non_exhaustive]
 pub struct TimedOut;
 
 impl TimedOut {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. Always true:
+    /// the operations continue, and can be waited for again.
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        true
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(&self) -> i32 {

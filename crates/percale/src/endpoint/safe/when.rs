@@ -5,7 +5,7 @@ use crate::completion::counter::Counter;
 use crate::completion::counter::{Condition, fire};
 use crate::conditions::variable::Variable;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::OpFlags;
@@ -51,7 +51,7 @@ impl StartCondition {
         self,
         access: &A,
         buffer: Buffer,
-        operation: impl FnOnce(u64, &Buffer) -> Operation,
+        operation: impl FnOnce(u64, &Buffer) -> RawOperation,
     ) -> Result<OperationId, OperationError> {
         let Self { begins, counting } = self;
         // Deferred work needs progress without calls by the application. A thread that waits for its end also makes
@@ -68,7 +68,7 @@ impl StartCondition {
         let (id, due) = access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
             let operation = operation(id.to_u64(), &buffer);
-            if matches!(&operation, Operation::Receive(work) if work.flags.contains(OpFlags::MULTI_RECEIVE)) {
+            if matches!(&operation, RawOperation::Receive(work) if work.flags.contains(OpFlags::MULTI_RECEIVE)) {
                 engine.core.operations.many(id);
             }
             let is_work = counting.is_some();

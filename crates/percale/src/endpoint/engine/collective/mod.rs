@@ -21,7 +21,7 @@ use super::send::transmit_collective;
 use super::types::{GroupMessage, Notify, PendingOperation, QueuedWork, Side};
 use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Plan};
 use crate::completion::entry::ErrorCode;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::volatile::{Segment, Segments};
@@ -100,7 +100,7 @@ impl Engine {
             return Err(self.refusal());
         }
         if work.flags.contains(OpFlags::DEVICE) {
-            return self.post_located(Operation::Collective(*work), notify);
+            return self.post_located(RawOperation::Collective(*work), notify);
         }
         // The plan is large, so it is created only if it is needed.
         let plan = if self.core.groups.repeats(work)? { None } else { Some(self.core.groups.plan_of(work)?) };

@@ -3,11 +3,11 @@
 use super::super::counting::counts_of_atomic;
 use super::{Execution, PART_LIMIT};
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::local_memory::atomic::{AtomicKind, AtomicOp};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments};
 use crate::region::{MappedKeys, RemoteMemory};
 use crate::table::Id;
@@ -25,7 +25,7 @@ pub(crate) enum AccessOperation {
     Atomic(AtomicWork),
 }
 
-impl From<AccessOperation> for Operation {
+impl From<AccessOperation> for RawOperation {
     fn from(what: AccessOperation) -> Self {
         match what {
             AccessOperation::Write(work) => Self::Write(work),

@@ -123,10 +123,11 @@ impl Reporting {
         [self.transmit.queue.clone(), self.receive.queue.clone()]
     }
 
-    /// Returns the shared queues and the counters.
+    /// Returns the shared queues, the counters and the event queue.
     pub(crate) fn sources(&self) -> Vec<Source> {
         let queues = [&self.transmit, &self.receive].into_iter().filter_map(|direction| direction.queue.as_ref());
-        queues.map(Source::from).chain(self.counters.all().map(Source::from)).collect()
+        let counters = self.counters.all().map(Source::from);
+        queues.map(Source::from).chain(counters).chain(self.events.as_ref().map(Source::from)).collect()
     }
 
     pub(crate) const fn counters(&self) -> &Counters {

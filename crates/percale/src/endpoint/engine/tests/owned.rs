@@ -12,7 +12,7 @@ use crate::completion::counter::Condition;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::engine::reporting::Reporting;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, ReceiveWork, SendWork};
@@ -169,7 +169,7 @@ fn injected_compare_swap_copies_both_operands() {
             }
             a.engine(|engine| match waits {
                 Waits::Deferred => {
-                    let transfer = engine.transfer(&Operation::Atomic(work), None).unwrap();
+                    let transfer = engine.transfer(&RawOperation::Atomic(work), None).unwrap();
                     engine.queue(transfer, &counter, Condition::Successes(1)).unwrap();
                 }
                 _ => engine.post_atomic(&work, Notify::Event).unwrap(),
@@ -479,7 +479,7 @@ fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
     };
     let counter = Counter::new();
     a.engine(|engine| {
-        let transfer = engine.transfer(&Operation::Send(work), None).unwrap();
+        let transfer = engine.transfer(&RawOperation::Send(work), None).unwrap();
         engine.queue(transfer, &counter, Condition::Successes(1)).unwrap();
     });
     counter.add(1);

@@ -26,7 +26,7 @@ use crate::conditions::lines::CounterLines;
 use crate::conditions::variable::Variable;
 use crate::conditions::watched::VariableWaiters;
 use crate::device::Arriving;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::submissions::{Submissions, Transfer};
 use crate::endpoint::work::PostError;
@@ -50,7 +50,7 @@ impl Triggered {
 
     /// Creates the entry for an operation that began when it was posted, and that runs on host memory in place of
     /// device memory.
-    pub(super) fn staged(notify: Notify, posted: Posted<Operation>, staged: Staged) -> Self {
+    pub(super) fn staged(notify: Notify, posted: Posted<RawOperation>, staged: Staged) -> Self {
         let transfer = Transfer {
             operation: posted,
             notify,

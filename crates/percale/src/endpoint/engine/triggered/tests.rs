@@ -14,7 +14,7 @@ fn transfer(operations: &TriggeredOperations, context: u64) -> Transfer {
     let (peer, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::empty());
     let work = SendWork { peer, segments, tag: None, data: None, context, flags };
     Transfer {
-        operation: Posted::lent(Operation::Send(work)),
+        operation: Posted::lent(RawOperation::Send(work)),
         notify: Notify::Event,
         counting: None,
         quiet: false,
