@@ -335,7 +335,7 @@ fn triggered(domain: &Domain, one: &Endpoint) {
                 // SAFETY: the operation has no memory.
                 let posted = unsafe { own.endpoint.post_when(&receive(), &when, 1) }.is_err();
                 let given_back = own.endpoint.recv(vec![7; 8]).when(&when, 1).start();
-                let given_back = given_back.is_err_and(|error| error.buffer.is_some());
+                let given_back = given_back.is_err_and(|error| error.buffer().is_some());
                 let added = own.domain.defer_add(&to, 1, (&when, 1)).is_err();
                 posted && given_back && added && own.domain.defer_set(&when, 1, (&to, 1)).is_err()
             });
