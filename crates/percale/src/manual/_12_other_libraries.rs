@@ -103,7 +103,7 @@
 //!
 //! Lines that are blank or contain only comments are not counted. Each C program is one file that checks every return
 //! value, polls its queue and makes the same final checks. About 130 of its lines open objects, handle completions and
-//! report errors, and about 200 lines of `rpc` and `key_value` are the calls that [`rpc`](crate::rpc) provides here. The
+//! report errors, and about 200 lines of `rpc` and `key_value` are the calls that [`rpc`] provides here. The
 //! C programs ran with libfabric 1.17 over its provider `tcp`. `parameter_broadcast` uses `fi_allreduce`, because this
 //! provider has no `fi_reduce`.
 
