@@ -101,11 +101,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A handle borrows its endpoint. To keep handles in a struct, name their types:
-//! [`Sending`](crate::endpoint::safe::Sending)`<'e, Owned>` and
-//! [`Receiving`](crate::endpoint::safe::Receiving)`<'e, Owned>` for an [`Endpoint`], and the same with `Shared` for a
-//! [`SharedEndpoint`]. [`Owned`](crate::endpoint::Owned) and [`Shared`](crate::endpoint::Shared) are in
-//! [`percale::endpoint`](crate::endpoint), and `'e` is the lifetime of the reference to the endpoint.
+//! To keep handles in a struct, name their types. A send of an [`Endpoint`] is an
+//! [`Operation`](crate::endpoint::safe::Operation)`<&'e Owned, Buffer>`, and a receive is an
+//! `Operation<&'e Owned, Received>`: they borrow the endpoint for `'e`. Those of a [`SharedEndpoint`] have `Shared` in place of `&'e Owned`, and borrow
+//! nothing. [`Owned`](crate::endpoint::Owned) and [`Shared`](crate::endpoint::Shared) are in
+//! [`percale::endpoint`](crate::endpoint).
 //!
 //! # Any of many operations
 //! An [`OperationSet`](crate::endpoint::safe::OperationSet) contains a fixed number of operations in flight. It returns
