@@ -4,6 +4,7 @@
 //! (`percale-results.json`, `bench/`, `tools/`). It requires only cargo. If it needs another program that is missing,
 //! it reports the name.
 
+mod api;
 mod budget;
 mod client;
 mod coverage;
@@ -58,6 +59,8 @@ enum Task {
     Search(search::Arguments),
     /// Checks the dependencies between modules and between crates against the list of allowed ones, and shows their layers
     Layers(layers::Arguments),
+    /// Lists the public items of the published crates in docs/api, or compares the lists with the sources
+    Api(api::Arguments),
     /// Compares percale with Debian's UCX, libfabric and Open MPI on this machine, in alternating runs
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
@@ -93,6 +96,7 @@ fn run(task: &Task) -> Outcome<ExitCode> {
         Task::Fuzz(arguments) => fuzz::run(&place, arguments),
         Task::Search(arguments) => search::run(&place, arguments),
         Task::Layers(arguments) => layers::run(&place, arguments),
+        Task::Api(arguments) => api::run(&place, arguments),
         Task::Peers(arguments) => peers::run(&place, arguments),
         Task::Provider(arguments) => provider::run(&place, arguments),
         Task::Pindown(arguments) => pindown::run(&place, arguments),

@@ -64,6 +64,8 @@ enum Step {
     Budgets,
     /// The documentation of the code builds without a warning
     Docs,
+    /// The public items are those that docs/api lists
+    Api,
 }
 
 impl Step {
@@ -98,6 +100,7 @@ impl Step {
             }
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
             Self::Docs => steps.run("docs", "the documentation of the code", || lint::docs(place)),
+            Self::Api => steps.run("api", "the lists of public items", || crate::api::check(place)),
         }
     }
 }

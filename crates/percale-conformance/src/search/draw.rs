@@ -4,9 +4,9 @@
 //! produces combinations that uniform weights would not.
 
 use super::step::{
-    AccessBy, BLOCKS, COUNTERS, CounterStep, DEVICES, DOMAINS, DeviceSettings, DeviceStep, GroupStep, HandleStep, LONG,
-    Level, OpenOptions, PollKind, QUEUES, ReceiveBy, Request, RunPlan, RunTransport, SLOTS, SendBy, Settings, Step,
-    VerbsCall, Waking, WindowStep,
+    AccessBy, BLOCKS, COUNTERS, CallStep, CounterStep, DEVICES, DOMAINS, DeviceSettings, DeviceStep, GroupStep,
+    HandleStep, LONG, Level, MANY, ManyStep, NextBy, OpenOptions, PollKind, QUEUES, ReceiveBy, Request, RunPlan,
+    RunTransport, SETS, SLOTS, SendBy, SetStep, Settings, Step, VerbsCall, Waking, WindowStep,
 };
 use crate::random::Random;
 
@@ -15,7 +15,7 @@ const LONG_STEPS: usize = 5_000;
 const LIFE_KEPT: usize = 40;
 
 /// The number of kinds of steps, for the weights.
-const KINDS: usize = 26;
+const KINDS: usize = 30;
 
 fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len())]
@@ -273,6 +273,7 @@ impl<'r> Generator<'r> {
             1 => ReceiveBy::Pool,
             2 => ReceiveBy::PoolMulti,
             3 => ReceiveBy::PoolSafe,
+            _ if self.random.below(16) < self.safe_share.min(4) => ReceiveBy::SafeMany,
             _ if self.random.below(8) < self.safe_share => ReceiveBy::Safe,
             4..=6 => ReceiveBy::Raw,
             _ => ReceiveBy::One,
@@ -282,7 +283,7 @@ impl<'r> Generator<'r> {
             1 | 2 => self.short as u32,
             _ => self.long as u32,
         };
-        if matches!(by, ReceiveBy::Multi | ReceiveBy::PoolMulti) {
+        if matches!(by, ReceiveBy::Multi | ReceiveBy::SafeMany | ReceiveBy::PoolMulti) {
             len = len * 2 + 128;
         }
         Step::Receive { at, from, tag, len, by, slot: self.slot() }
@@ -344,7 +345,7 @@ impl<'r> Generator<'r> {
     /// Draws a step that waits for a handle.
     fn handle_wait(&mut self) -> Step {
         let waking = one_of(self.random, &self.wakings);
-        let steps = [HandleStep::Poll(waking), HandleStep::Ready, HandleStep::Wait];
+        let steps = [HandleStep::Poll(waking), HandleStep::Ready, HandleStep::Wait, HandleStep::WaitAndDrop];
         Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
     }
 
@@ -352,6 +353,70 @@ impl<'r> Generator<'r> {
     fn handle_end(&mut self) -> Step {
         let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];
         Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
+    }
+
+    /// Draws a wait for several operations.
+    fn wait_several(&mut self) -> Step {
+        let (slot, count) = (self.slot(), 1 + self.random.below(6) as u8);
+        Step::WaitSeveral { slot, count, all: self.random.below(2) == 0 }
+    }
+
+    /// Draws an operation on a set. Most of them add operations and take results.
+    fn set(&mut self) -> Step {
+        let waking = one_of(self.random, &self.wakings);
+        let what = match self.random.below(32) {
+            0..16 => SetStep::Push { slot: self.slot(), capacity: one_of(self.random, &[0, 1, 2, 8, 8, 8]) },
+            16..28 => {
+                let ways = [NextBy::Try, NextBy::Wait, NextBy::Poll(waking), NextBy::Future(waking)];
+                SetStep::Next(one_of(self.random, &ways))
+            }
+            28 | 29 => SetStep::Cancel,
+            30 => SetStep::Drop,
+            _ => SetStep::Forget,
+        };
+        Step::Set { set: self.random.below(SETS) as u8, what }
+    }
+
+    /// Draws an operation on a receive for many messages.
+    fn many(&mut self) -> Step {
+        let waking = one_of(self.random, &self.wakings);
+        let what = match self.random.below(12) {
+            0..6 => ManyStep::Poll(waking),
+            6..10 => ManyStep::Wait,
+            10 => ManyStep::Drop,
+            _ => ManyStep::Forget,
+        };
+        Step::Many { slot: self.random.below(MANY) as u8, what }
+    }
+
+    /// Draws an operation on remote procedure calls.
+    fn call(&mut self) -> Step {
+        let waking = one_of(self.random, &self.wakings);
+        let nth = self.random.below(6) as u8;
+        let ends = [
+            HandleStep::Poll(waking),
+            HandleStep::Poll(waking),
+            HandleStep::Wait,
+            HandleStep::Poll(waking),
+            HandleStep::Poll(waking),
+            HandleStep::Drop,
+            HandleStep::Forget,
+        ];
+        let what = one_of(self.random, &ends);
+        Step::Call(match self.random.below(24) {
+            0..6 => CallStep::Call {
+                request: one_of(self.random, &[0, 8, 60, 64, 300]),
+                answer: one_of(self.random, &[0, 1, 100, 2_032, 2_033, 9_000]),
+                has_room: self.random.below(2) == 0,
+            },
+            6..12 => CallStep::Serve,
+            12..15 => CallStep::Reply { nth },
+            15 => CallStep::Ignore { nth },
+            16..18 => CallStep::Answer { nth, what },
+            18..23 => CallStep::Handle { nth, what },
+            _ if self.random.below(4) == 0 => CallStep::Restart,
+            _ => CallStep::Serve,
+        })
     }
 
     /// Draws an access to a region.
@@ -445,6 +510,10 @@ impl<'r> Generator<'r> {
             22 => self.group(at),
             23 => self.window(at),
             24 => self.reach(),
+            25 => self.wait_several(),
+            26 => self.set(),
+            27 => self.many(),
+            28 => self.call(),
             _ => self.handle_end(),
         }
     }

@@ -78,6 +78,8 @@ pub struct Message {
     pub arrivals: u32,
     /// Whether it may have been lost in an event.
     pub may_be_lost: bool,
+    /// Whether its send was cancelled, so that it must not arrive.
+    pub is_cancelled: bool,
 }
 
 /// The messages that a receive matches.
@@ -259,6 +261,16 @@ impl Ledger {
         self.operations.get_mut(&id)
     }
 
+    /// Records that an operation was cancelled before any part of it was carried out.
+    pub fn cancelled(&mut self, id: u64) {
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.is_cancelled = true;
+        }
+        if let Some(message) = self.messages.get_mut(&id) {
+            (message.may_be_lost, message.is_cancelled) = (true, true);
+        }
+    }
+
     /// Returns the receive of an operation.
     #[must_use]
     pub fn received_by(&self, id: u64) -> Option<&LedgerReceive> {
@@ -421,6 +433,9 @@ impl Ledger {
         message.arrivals += 1;
         if message.arrivals > 1 {
             return fault("arrived twice", format!("the message arrived {} times", message.arrivals));
+        }
+        if message.is_cancelled {
+            return fault("cancelled message arrived", "its send was cancelled".to_owned());
         }
         // If a member of a shared context took a message and did not complete it before it was closed, another member
         // reports it.

@@ -140,6 +140,8 @@ pub enum ReceiveBy {
     Multi,
     /// The safe API.
     Safe,
+    /// The safe API, for many messages.
+    SafeMany,
     /// `post_recv` of the shared context.
     Pool,
     /// `post_recv` of the shared context with MULTI_RECEIVE.
@@ -181,12 +183,102 @@ pub enum HandleStep {
     Ready,
     /// `cancel`, also after the operation has ended.
     Cancel,
-    /// `wait_for`, with a short timeout.
+    /// `wait_for`, with a short timeout, or `wait` if the operation has ended. The handle is kept.
+    Wait,
+    /// Like [`Wait`](Self::Wait). The handle is dropped.
+    WaitAndDrop,
+    /// `drop`.
+    Drop,
+    /// `mem::forget`.
+    Forget,
+}
+
+/// How the next result of a set is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextBy {
+    /// `try_next`.
+    Try,
+    /// `next_for`, with a short timeout.
+    Wait,
+    /// `poll_next`.
+    Poll(Waking),
+    /// `next_ended`, polled once and dropped.
+    Future(Waking),
+}
+
+/// Operations on a set of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetStep {
+    /// `push` of the operation in this slot. A new set has this capacity.
+    Push {
+        /// The slot.
+        slot: u8,
+        /// The capacity.
+        capacity: u8,
+    },
+    /// Takes the next result.
+    Next(NextBy),
+    /// `cancel_all`.
+    Cancel,
+    /// `drop`.
+    Drop,
+    /// `mem::forget`.
+    Forget,
+}
+
+/// Operations on a receive for many messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManyStep {
+    /// `poll_next`, also after the receive has ended.
+    Poll(Waking),
+    /// `wait_for`, with a short timeout, also after the receive has ended.
     Wait,
     /// `drop`.
     Drop,
     /// `mem::forget`.
     Forget,
+}
+
+/// Operations on remote procedure calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStep {
+    /// Makes a call with a request of this length.
+    Call {
+        /// The length of the request in bytes.
+        request: u16,
+        /// The length of the answer in bytes.
+        answer: u16,
+        /// Whether the client provides a buffer for the answer.
+        has_room: bool,
+    },
+    /// Takes the next request at the server.
+    Serve,
+    /// Answers a request.
+    Reply {
+        /// The index among the requests that the server has taken.
+        nth: u8,
+    },
+    /// Drops a request without a reply.
+    Ignore {
+        /// The index among the requests that the server has taken.
+        nth: u8,
+    },
+    /// Executes an operation on an answer that is being sent.
+    Answer {
+        /// The index among the answers.
+        nth: u8,
+        /// The operation. Answers are polled, dropped or forgotten.
+        what: HandleStep,
+    },
+    /// Executes an operation on a call.
+    Handle {
+        /// The index among the calls.
+        nth: u8,
+        /// The operation. Calls are polled, waited for, dropped or forgotten.
+        what: HandleStep,
+    },
+    /// Closes the server and its endpoint, and opens others.
+    Restart,
 }
 
 /// Operations on the memory of peers.
@@ -392,6 +484,14 @@ pub enum Step {
     Tick { nanoseconds: u32 },
     /// Executes an operation on the handle of a safe operation.
     Handle { slot: u8, what: HandleStep },
+    /// Waits for any or all of a few operations of one kind.
+    WaitSeveral { slot: u8, count: u8, all: bool },
+    /// Executes an operation on a set of operations.
+    Set { set: u8, what: SetStep },
+    /// Executes an operation on a receive for many messages.
+    Many { slot: u8, what: ManyStep },
+    /// Executes an operation on remote procedure calls.
+    Call(CallStep),
     /// Drops or forgets the handles of an endpoint, and then closes the endpoint.
     Close { at: u8, forget: bool },
     /// Opens an endpoint at a place whose endpoint was closed, at the same address or at a new one.
@@ -434,6 +534,9 @@ impl Step {
             | Self::CancelPool { .. }
             | Self::Deregister { .. } => true,
             Self::Handle { what, .. } => !matches!(what, HandleStep::Poll(_) | HandleStep::Ready),
+            Self::Set { what, .. } => matches!(what, SetStep::Cancel | SetStep::Drop | SetStep::Forget),
+            Self::Many { what, .. } => matches!(what, ManyStep::Drop | ManyStep::Forget),
+            Self::Call(what) => !matches!(what, CallStep::Call { .. } | CallStep::Serve | CallStep::Reply { .. }),
             Self::Group { what, .. } => matches!(what, GroupStep::Leave),
             Self::Window { what, .. } => !matches!(what, WindowStep::Open | WindowStep::Bind { .. }),
             Self::Counter { what, .. } => matches!(what, CounterStep::EndDomain { .. } | CounterStep::Cancel { .. }),
@@ -455,6 +558,10 @@ pub struct RunPlan {
 
 /// The number of handles that a run can hold.
 pub const SLOTS: usize = 16;
+/// The number of sets of operations that a run can hold.
+pub const SETS: usize = 3;
+/// The number of receives for many messages that a run can hold.
+pub const MANY: usize = 3;
 /// The number of devices of a run over RDMA.
 pub const DEVICES: usize = 2;
 /// The number of queues of a run.

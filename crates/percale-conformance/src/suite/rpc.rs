@@ -1,6 +1,10 @@
 //! Requests and answers.
 
-use std::future::IntoFuture;
+use std::future::{Future as _, IntoFuture};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use percale::rpc::{Client, INLINE, Reply, Request, RpcError, Server, Service};
@@ -180,6 +184,52 @@ pub fn answer_that_cannot_be_written_is_an_error_of_the_call<F: Peers>() {
         let answer = world.finish(answer).expect("an answer").to_vec();
         assert_eq!(answer[..8], 4_u64.to_le_bytes(), "the answer was not written");
     }
+}
+
+/// A waker that makes a call.
+struct CallingWaker {
+    client: Client,
+    peer: PeerAddress,
+    is_woken: AtomicBool,
+}
+
+impl Wake for CallingWaker {
+    fn wake(self: Arc<Self>) {
+        let call = self.client.call(self.peer, b"of the waker");
+        assert!(matches!(call, Err(RpcError::TooManyCalls(1))), "the dropped call is in flight");
+        self.is_woken.store(true, Ordering::Release);
+    }
+}
+
+/// A call that looks for the answers of dropped calls makes progress, and so wakes tasks. Their wakers may call the same
+/// client.
+pub fn waker_that_a_call_wakes_can_call_the_client<F: Peers>() {
+    let world = World::<F>::new("waker that a call wakes can call the client");
+    let service = Service { calls: 1, ..SERVICE };
+    let mut server = Server::new(&world.server, service).expect("a server");
+    let client = Client::new(&world.client, service);
+    let call = client.call_into(world.peer, b"slow", vec![0; 8]).expect("a call");
+    let request = world.next(&mut server);
+    drop(call);
+    let peer = world.peer;
+    let calling = Arc::new(CallingWaker { client: client.clone(), peer, is_woken: AtomicBool::new(false) });
+    let waker = Waker::from(Arc::clone(&calling));
+    let mut message = pin!(world.client.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive"));
+    assert!(message.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut send = pin!(world.server.tagged_send(request.client(), 1, "wake").start().expect("a send"));
+    // Only the client's calls make progress at its endpoint.
+    while !calling.is_woken.load(Ordering::Acquire) {
+        assert!(matches!(client.call(peer, b"again"), Err(RpcError::TooManyCalls(1))));
+        world.server.progress();
+        world.fabric.tick();
+        std::thread::yield_now();
+    }
+    assert_eq!(world.finish(message.as_mut()).expect("a message").to_vec(), b"wake");
+    world.finish(send.as_mut()).expect("the message was sent");
+    world.sent(request.reply("answer"));
+    let call = world.until(|| client.call(peer, b"next").ok());
+    world.sent(world.next(&mut server).reply("next"));
+    assert_eq!(world.finish(call).expect("an answer"), b"next");
 }
 
 /// The end of the connection ends the calls of a client, and the replies of a server.

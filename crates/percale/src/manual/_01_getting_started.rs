@@ -81,8 +81,8 @@
 //!   reach the buffer. A buffer is a `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send
 //!   also takes `&'static` data and `Arc<[u8]>`. To reuse a buffer without a copy, take it from the result
 //!   (`sent.buffer`, `received.buffer`).
-//! * [`wait`](crate::endpoint::safe::Sending::wait) blocked until the operation had completed, and made progress for
-//!   the endpoint meanwhile.
+//! * [`wait`](crate::endpoint::safe::SendRequest::wait) blocked until the operation had completed, and made progress
+//!   for the endpoint meanwhile.
 //!
 //! # Three ways to run a request
 //! A request such as `endpoint.send(peer, buffer)` does nothing until one of these calls:

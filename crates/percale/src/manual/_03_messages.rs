@@ -70,7 +70,7 @@
 //!
 //! The address of a connection is valid at this endpoint until that connection ends, and an operation that uses it takes
 //! this connection: messages in both directions, directed receives, and accesses of the sender's memory. Afterwards
-//! operations fail with [`PostError::ConnectionEnded`](crate::PostError::ConnectionEnded). The address is never used
+//! operations fail with [`PostError::ConnectionEnded`]. The address is never used
 //! again, so an answer cannot reach another client. A server that wants to reach a client after that inserts the
 //! address that [`Endpoint::network_address`](crate::Endpoint::network_address) returns. From then on the client's
 //! messages have the new number as their source.
@@ -101,7 +101,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`rpc`](crate::rpc) is built on this: requests and answers, with many calls in flight.
+//! [`rpc`] is built on this: requests and answers, with many calls in flight.
 //!
 //! # What a completed send means
 //! | level | the send completes when | after that the message is lost if |

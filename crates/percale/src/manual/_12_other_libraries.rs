@@ -88,6 +88,24 @@
 //! * **Unexpected messages** are kept up to a limit for each peer. Beyond it the sender waits. There is no "receiver
 //!   not ready" error.
 //! * **A lost connection is established again** by the next operation. There is no error state to reset.
+//!
+//! # Length of programs
+//! The lines of six of the programs in `crates/percale/examples`, and of C programs that do the same with libfabric:
+//!
+//! | example | Rust with percale | C with libfabric |
+//! |---|---|---|
+//! | `rpc` | 65 | 443 |
+//! | `key_value` | 113 | 542 |
+//! | `work_queue` | 76 | 257 |
+//! | `halo_exchange` | 75 | 221 |
+//! | `parameter_broadcast` | 56 | 236 |
+//! | `bulk_mover` | 79 | 263 |
+//!
+//! Lines that are blank or contain only comments are not counted. Each C program is one file that checks every return
+//! value, polls its queue and makes the same final checks. About 130 of its lines open objects, handle completions and
+//! report errors, and about 200 lines of `rpc` and `key_value` are the calls that [`rpc`] provides here. The
+//! C programs ran with libfabric 1.17 over its provider `tcp`. `parameter_broadcast` uses `fi_allreduce`, because this
+//! provider has no `fi_reduce`.
 
 // Imported for the links in this text.
 use crate::*;

@@ -87,14 +87,44 @@ impl Client {
         let limit = self.inner.service.calls;
         let forked = || OperationError::new(PostError::Forked, None);
         let mut calls = self.inner.calls.lock().ok_or_else(forked)?;
-        if calls.count + calls.abandoned.len() >= limit {
-            calls.abandoned.retain(|answer| !answer.is_ready());
+        if calls.count + calls.abandoned.len() >= limit && !calls.abandoned.is_empty() {
+            let mut taken = TakenAnswers::new(&self.inner, &mut calls);
+            // The application's wakers may run here, and may call this client.
+            drop(calls);
+            taken.answers.retain(|answer| !answer.is_ready());
+            drop(taken);
+            calls = self.inner.calls.lock().ok_or_else(forked)?;
         }
         if calls.count + calls.abandoned.len() >= limit {
             return Err(RpcError::TooManyCalls(limit));
         }
         calls.count += 1;
         Ok(Place(Arc::clone(&self.inner)))
+    }
+}
+
+/// The receives of abandoned calls, while they are looked at without the lock. They still count.
+struct TakenAnswers<'c> {
+    client: &'c ClientState,
+    answers: Vec<Operation<Shared, Received>>,
+    counted: usize,
+}
+
+impl<'c> TakenAnswers<'c> {
+    fn new(client: &'c ClientState, calls: &mut Calls) -> Self {
+        let answers = std::mem::take(&mut calls.abandoned);
+        let counted = answers.len();
+        calls.count += counted;
+        Self { client, answers, counted }
+    }
+}
+
+impl Drop for TakenAnswers<'_> {
+    fn drop(&mut self) {
+        if let Some(mut calls) = self.client.calls.lock() {
+            calls.count -= self.counted;
+            calls.abandoned.append(&mut self.answers);
+        }
     }
 }
 

@@ -1,15 +1,19 @@
 //! Operations of the safe API, and operations on their handles.
 
+use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percale::endpoint::Ownership;
-use percale::endpoint::safe::{Cause, Operation, OperationError, Received};
+use percale::endpoint::safe::{
+    Cause, Operation, OperationError, Outcome, Received, TimedOut, wait_all, wait_all_until, wait_any, wait_any_until,
+};
 use percale::{Buffer, Endpoint, ErrorCode, PeerAddress, PostError, SharedReceiving};
 
-use super::{EndpointAddress, World, on};
+use super::sets::{Ended, HandleSet, Member, Several};
+use super::{EndpointAddress, Open, Port, World, on};
 use crate::search::ledger::{Criteria, Fault, LedgerReceive, Life, MessageReport, ReceiveHome, Verdict};
 use crate::search::payload;
 use crate::search::step::{HandleStep, Level};
@@ -28,67 +32,142 @@ pub(super) enum HandleOutcome {
 }
 
 /// A handle of any operation.
-pub(super) trait Handle {
+pub(super) trait Handle: 'static {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome>;
     fn is_ready(&self) -> bool;
-    /// Cancels the operation. Returns `None` if operations of this kind cannot be cancelled.
-    fn cancel(&self) -> Option<bool> {
-        None
+    /// Cancels the operation. Returns whether it was cancelled.
+    fn cancel(&self) -> bool;
+    /// Waits for at most `timeout`, or without a limit if the operation has ended. Returns the handle, unless the wait
+    /// consumes it.
+    fn wait(self: Box<Self>, timeout: Duration) -> (Option<Box<dyn Handle>>, Option<HandleOutcome>);
+    /// Waits for any or all of the operations, whose handles have the type of this one.
+    fn wait_several(self: Box<Self>, others: Vec<Box<dyn Handle>>, all: bool) -> Several;
+    /// Opens a set for operations of this kind at this endpoint. `None` if there are no such sets.
+    fn open_set(&self, port: Port, capacity: usize) -> Option<Box<dyn HandleSet>>;
+    fn as_any(&self) -> &dyn Any;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+/// The timeout of waits. The peers of an operation make no progress during a wait.
+pub(super) const SHORT: Duration = Duration::from_micros(1);
+
+/// A result of the safe API.
+pub(super) trait IntoOutcome {
+    fn into_outcome(self) -> HandleOutcome;
+}
+
+impl IntoOutcome for Received {
+    fn into_outcome(self) -> HandleOutcome {
+        HandleOutcome::Received(self)
     }
-    /// Waits for at most `timeout` and consumes the handle.
-    fn wait(self: Box<Self>, timeout: Duration) -> Option<HandleOutcome>;
 }
 
-fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> HandleOutcome) -> HandleOutcome {
-    result.map_or_else(HandleOutcome::Failed, of)
-}
-
-/// Implements [`Handle`] for the handle of an operation. The expression converts the result into an outcome.
-macro_rules! handle {
-    ($handle:ty, $outcome:expr $(, $further:item)*) => {
-        impl<H: percale::endpoint::Handle + 'static> Handle for $handle {
-            fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome> {
-                Future::poll(Pin::new(self), context).map(|result| outcome(result, $outcome))
-            }
-
-            fn is_ready(&self) -> bool {
-                Self::is_ready(self)
-            }
-
-            $($further)*
-
-            fn wait(mut self: Box<Self>, timeout: Duration) -> Option<HandleOutcome> {
-                Some(outcome(self.wait_for(timeout), $outcome))
-            }
-        }
-    };
-}
-
-handle!(
-    Operation<H, Received>,
-    HandleOutcome::Received,
-    fn cancel(&self) -> Option<bool> {
-        Some(Self::cancel(self))
+impl IntoOutcome for Buffer {
+    fn into_outcome(self) -> HandleOutcome {
+        HandleOutcome::Buffer(self)
     }
-);
-handle!(Operation<H, Buffer>, HandleOutcome::Buffer);
-handle!(Operation<H, u64>, HandleOutcome::Value);
+}
 
-impl Handle for SharedReceiving {
+impl IntoOutcome for u64 {
+    fn into_outcome(self) -> HandleOutcome {
+        HandleOutcome::Value(self)
+    }
+}
+
+pub(super) fn outcome<T: IntoOutcome>(result: Result<T, OperationError>) -> HandleOutcome {
+    result.map_or_else(HandleOutcome::Failed, T::into_outcome)
+}
+
+impl<H: percale::endpoint::Handle + 'static, R: Outcome + IntoOutcome + 'static> Handle for Operation<H, R> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome> {
-        Future::poll(Pin::new(self), context).map(|result| outcome(result, HandleOutcome::Received))
+        Future::poll(Pin::new(self), context).map(outcome)
     }
 
     fn is_ready(&self) -> bool {
         Self::is_ready(self)
     }
 
-    fn cancel(&self) -> Option<bool> {
-        Some(Self::cancel(self))
+    fn cancel(&self) -> bool {
+        Self::cancel(self)
     }
 
-    fn wait(self: Box<Self>, _: Duration) -> Option<HandleOutcome> {
-        self.take().map(|result| outcome(result, HandleOutcome::Received))
+    fn wait(mut self: Box<Self>, timeout: Duration) -> (Option<Box<dyn Handle>>, Option<HandleOutcome>) {
+        let result = if Self::is_ready(&self) { Self::wait(&mut self) } else { self.wait_for(timeout) };
+        (Some(self), Some(outcome(result)))
+    }
+
+    fn wait_several(self: Box<Self>, others: Vec<Box<dyn Handle>>, all: bool) -> Several {
+        let others = others.into_iter().filter_map(|other| other.into_any().downcast::<Self>().ok());
+        let mut operations: Vec<Self> = std::iter::once(self).chain(others).map(|boxed| *boxed).collect();
+        let deadline = Some(Instant::now() + SHORT);
+        let can_end = |operation: &Self| !operation.is_taken() && Self::is_ready(operation);
+        let ended = if all {
+            let results = match operations.iter().all(Self::is_ready) {
+                true => wait_all(&mut operations),
+                false => wait_all_until(&mut operations, deadline),
+            };
+            Ended::All(results.into_iter().map(outcome).collect())
+        } else {
+            let any = match operations.iter().any(can_end) {
+                true => Ok(wait_any(&mut operations)),
+                false => wait_any_until(&mut operations, deadline),
+            };
+            match any {
+                Ok(Some((index, result))) => Ended::One(index, outcome(result)),
+                Ok(None) => Ended::Nothing,
+                Err(TimedOut) => Ended::TimedOut,
+            }
+        };
+        let handles = operations.into_iter().map(|operation| Box::new(operation) as Box<dyn Handle>).collect();
+        Several { handles, ended }
+    }
+
+    fn open_set(&self, port: Port, capacity: usize) -> Option<Box<dyn HandleSet>> {
+        Some(on!(port, endpoint => Box::new(endpoint.operation_set::<R, Member>(capacity)) as Box<dyn HandleSet>))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Handle for SharedReceiving {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome> {
+        Future::poll(Pin::new(self), context).map(outcome)
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn cancel(&self) -> bool {
+        Self::cancel(self)
+    }
+
+    fn wait(self: Box<Self>, _: Duration) -> (Option<Box<dyn Handle>>, Option<HandleOutcome>) {
+        (None, self.take().map(outcome))
+    }
+
+    /// A shared receive has no such waits, so nothing ends.
+    fn wait_several(self: Box<Self>, others: Vec<Box<dyn Handle>>, _: bool) -> Several {
+        let first: Box<dyn Handle> = self;
+        Several { handles: std::iter::once(first).chain(others).collect(), ended: Ended::TimedOut }
+    }
+
+    fn open_set(&self, _: Port, _: usize) -> Option<Box<dyn HandleSet>> {
+        None
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 }
 
@@ -97,19 +176,19 @@ pub(super) struct HeldHandle {
     pub(super) id: u64,
     /// The life of the endpoint. `None` for a shared receive.
     pub(super) life: Option<Life>,
-    handle: Box<dyn Handle>,
+    pub(super) handle: Box<dyn Handle>,
     /// The address and the length of the buffer that the operation owns.
-    buffer: (usize, usize),
+    pub(super) buffer: (usize, usize),
     /// Whether the handle has returned its result.
     pub(super) is_finished: bool,
 }
 
-fn place_of(buffer: &Buffer) -> (usize, usize) {
+pub(super) fn place_of(buffer: &Buffer) -> (usize, usize) {
     (buffer.as_slice().map_or(0, |bytes| bytes.as_ptr().addr()), buffer.len())
 }
 
 impl World {
-    fn is_free(&self, slot: usize) -> bool {
+    pub(super) fn is_free(&self, slot: usize) -> bool {
         self.held[slot].is_none()
     }
 
@@ -127,13 +206,16 @@ impl World {
                 self.held[slot] = Some(HeldHandle { id, life, handle, buffer, is_finished: false });
                 Ok(())
             }
-            Err(error) => {
-                self.ledger.refuse(id);
-                match error.cause() {
-                    Cause::Post(PostError::Again) => Ok(()),
-                    other => Err(Fault::new("refused without a cause", format!("safe operation {id}: {other}"))),
-                }
-            }
+            Err(error) => self.refused_safe(id, &error),
+        }
+    }
+
+    /// Records that an operation of the safe API was rejected.
+    pub(super) fn refused_safe(&mut self, id: u64, error: &OperationError) -> Verdict {
+        self.ledger.refuse(id);
+        match error.cause() {
+            Cause::Post(PostError::Again) => Ok(()),
+            other => Err(Fault::new("refused without a cause", format!("safe operation {id}: {other}"))),
         }
     }
 
@@ -246,38 +328,36 @@ impl World {
                 Ok(())
             }
             HandleStep::Cancel => {
-                if held.handle.cancel() == Some(true) {
+                if held.handle.cancel() {
                     if was_finished {
                         let text = format!("the handle of the completed safe operation {id} cancelled an operation");
                         return Err(Fault::new("finished handle acted", text));
                     }
-                    if let Some(operation) = self.ledger.operation_mut(id) {
-                        operation.is_cancelled = true;
-                    }
+                    self.ledger.cancelled(id);
                 }
                 Ok(())
             }
-            HandleStep::Wait => {
+            HandleStep::Wait | HandleStep::WaitAndDrop => {
                 let Some(held) = self.held[slot].take() else { return Ok(()) };
-                self.let_go(id, was_finished);
-                let Some(outcome) = held.handle.wait(Duration::from_micros(1)) else { return Ok(()) };
-                if was_finished {
-                    return again(id, &outcome);
+                let (buffer, life) = (held.buffer, held.life);
+                let (handle, outcome) = held.handle.wait(SHORT);
+                let is_finished = was_finished || outcome.as_ref().is_some_and(|outcome| !is_timeout(outcome));
+                match handle.filter(|_| what == HandleStep::Wait) {
+                    Some(handle) => self.held[slot] = Some(HeldHandle { id, life, handle, buffer, is_finished }),
+                    None => self.let_go(id, is_finished),
                 }
-                if matches!(&outcome, HandleOutcome::Failed(error) if matches!(error.cause(), Cause::TimedOut)) {
-                    return Ok(());
+                match outcome {
+                    Some(outcome) if was_finished => again(id, &outcome),
+                    Some(outcome) if is_finished => self.ended(id, buffer, outcome),
+                    _ => Ok(()),
                 }
-                self.ended(id, held.buffer, outcome)
             }
             HandleStep::Drop | HandleStep::Forget => {
                 let Some(held) = self.held[slot].take() else { return Ok(()) };
                 self.let_go(id, was_finished);
                 match what {
                     HandleStep::Drop => drop(held),
-                    _ => {
-                        self.done.forgot = true;
-                        std::mem::forget(held);
-                    }
+                    _ => self.forget(held.life, held.handle),
                 }
                 Ok(())
             }
@@ -286,7 +366,7 @@ impl World {
 
     /// Records that a handle was dropped or forgotten. Its operation continues without it, or is cancelled. A message
     /// that it had received is lost.
-    fn let_go(&mut self, id: u64, was_finished: bool) {
+    pub(super) fn let_go(&mut self, id: u64, was_finished: bool) {
         if was_finished {
             return;
         }
@@ -305,6 +385,19 @@ impl World {
         }
     }
 
+    /// Forgets a handle of an endpoint. `life` is `None` for a shared receive.
+    pub(super) fn forget(&mut self, life: Option<Life>, handle: impl Any) {
+        self.done.forgot = true;
+        let mut open = self.seats.iter_mut().filter_map(|seat| seat.open.as_mut());
+        match open.find(|open| Some(open.life) == life) {
+            Some(Open { port: Port::Shared(..), has_forgotten, .. }) => {
+                *has_forgotten = true;
+                self.kept.push(Box::new(handle));
+            }
+            _ => std::mem::forget(handle),
+        }
+    }
+
     /// Removes all handles of an endpoint in a random order.
     pub(super) fn let_go_of_handles(&mut self, life: Life, forget: bool) {
         let slots = self.held.len();
@@ -315,11 +408,12 @@ impl World {
             {
                 self.let_go(held.id, held.is_finished);
                 if forget && self.random.below(2) == 0 {
-                    self.done.forgot = true;
-                    std::mem::forget(held);
+                    self.forget(held.life, held.handle);
                 }
             }
         }
+        self.let_go_of_sets(life, forget);
+        self.let_go_of_many(life, forget);
     }
 
     /// Handles the end of a safe operation and checks its outcome.
@@ -448,11 +542,8 @@ impl World {
                 continue;
             }
             let (id, buffer) = (held.id, held.buffer);
-            if cancel
-                && held.handle.cancel() == Some(true)
-                && let Some(operation) = self.ledger.operation_mut(id)
-            {
-                operation.is_cancelled = true;
+            if cancel && held.handle.cancel() {
+                self.ledger.cancelled(id);
             }
             let polled = held.handle.poll(&mut Context::from_waker(std::task::Waker::noop()));
             match polled {
@@ -463,12 +554,17 @@ impl World {
                 }
             }
         }
-        Ok(left)
+        Ok(left + self.settle_sets(cancel)?)
     }
 }
 
+/// Returns whether a wait ended because of its timeout. The operation continues.
+pub(super) fn is_timeout(outcome: &HandleOutcome) -> bool {
+    matches!(outcome, HandleOutcome::Failed(error) if matches!(error.cause(), Cause::TimedOut))
+}
+
 /// Checks the second result of a handle that had already returned a result.
-fn again(id: u64, outcome: &HandleOutcome) -> Verdict {
+pub(super) fn again(id: u64, outcome: &HandleOutcome) -> Verdict {
     let what = match outcome {
         HandleOutcome::Received(received) => format!("a message of {} bytes", received.len),
         HandleOutcome::Buffer(buffer) => format!("a buffer of {} bytes", buffer.len()),

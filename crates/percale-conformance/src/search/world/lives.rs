@@ -52,7 +52,7 @@ impl World {
         opened_endpoint.address = address;
         let life = Life(self.lives);
         self.lives += 1;
-        opened_endpoint.open = Some(Open { life, port, posted: Vec::new(), claimed: Vec::new() });
+        opened_endpoint.open = Some(Open { life, port, posted: Vec::new(), claimed: Vec::new(), has_forgotten: false });
         if is_new {
             // All vectors assign the same numbers.
             for opened_endpoint in &self.seats {
@@ -91,7 +91,7 @@ impl World {
         let Some(open) = self.seats[place].open.take() else { return Ok(()) };
         self.seats[place].was_closed = true;
         self.set_calls();
-        open.port.close();
+        open.port.close(open.has_forgotten);
         self.regions.closed(life);
         // Operations of the closed endpoint may never end, but their memory belongs to the application again.
         let theirs: Vec<u64> = self.ledger.pending_of(life);
@@ -116,7 +116,8 @@ impl World {
             Port::Shared(endpoint, _) => drop(endpoint.clone()),
             Port::Owned(..) => {
                 let life = open.life;
-                if self.held.iter().flatten().any(|held| held.life == Some(life)) {
+                let is_held = self.held.iter().flatten().any(|held| held.life == Some(life));
+                if is_held || self.has_set(life) || self.has_many(life) {
                     return;
                 }
                 let Some(open) = self.seats[place].open.take() else { return };

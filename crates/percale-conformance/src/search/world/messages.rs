@@ -95,6 +95,7 @@ impl World {
             is_fenced,
             arrivals: 0,
             may_be_lost: harmed,
+            is_cancelled: false,
         };
         let may_be_lost = message.may_be_lost || self.forgotten.iter().any(|forgotten| forgotten.fits(&message));
         self.ledger.send(id, Message { may_be_lost, ..message });
@@ -176,6 +177,7 @@ impl World {
         let criteria = Self::criteria(from, tag);
         match by {
             ReceiveBy::Safe => return self.receive_safe(at, from, criteria, len, slot),
+            ReceiveBy::SafeMany => return self.receive_many(at, from, criteria, len, slot),
             ReceiveBy::PoolSafe => return self.receive_pooled(from, criteria, len, slot),
             ReceiveBy::Pool | ReceiveBy::PoolMulti => {
                 return self.receive_pool(from, criteria, len, by == ReceiveBy::PoolMulti);

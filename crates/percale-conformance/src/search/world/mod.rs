@@ -3,6 +3,9 @@
 //! * `messages`: posts messages and receives
 //! * `reports`: reads and handles reports
 //! * `handles`: operations of the safe API
+//! * `sets`: sets of operations, and waits for several operations
+//! * `many`: receives for many messages
+//! * `calls`: remote procedure calls
 //! * `lives`: opens and closes endpoints
 //! * `devices`: fabrics, and events of RDMA devices
 //! * `accesses`: regions, and accesses to them
@@ -14,16 +17,20 @@
 #![expect(unsafe_code, reason = "frees endpoints after all values that borrow from them")]
 
 mod accesses;
+mod calls;
 mod counters;
 mod devices;
 mod groups;
 mod handles;
 mod lives;
+mod many;
 mod messages;
 mod reports;
+mod sets;
 mod settle;
 mod windows;
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,14 +42,17 @@ use percale::{
 };
 
 use self::accesses::Regions;
+use self::calls::Calls;
 use self::counters::Deferrals;
 use self::devices::Fabrics;
 use self::groups::Groups;
 use self::handles::HeldHandle;
+use self::many::HeldMany;
+use self::sets::HeldSet;
 use self::windows::Windows;
 use super::ledger::{Criteria, EndpointAddress, Fault, Ledger, Life, Verdict};
 use super::lent::{self, BufferTreatment, Lender, Lent, Returns};
-use super::step::{QUEUES, RunPlan, RunTransport, SLOTS, Settings, Step};
+use super::step::{MANY, QUEUES, RunPlan, RunTransport, SETS, SLOTS, Settings, Step};
 use super::waker;
 use crate::random::Random;
 
@@ -89,8 +99,12 @@ impl Port {
         }
     }
 
-    /// Closes the endpoint. No value may still borrow from it.
-    fn close(self) {
+    /// Closes the endpoint. No value may still borrow from it. Forgotten handles keep a shared endpoint open, so it is
+    /// closed by a call if there are any.
+    fn close(self, has_forgotten: bool) {
+        if let (Self::Shared(endpoint, _), true) = (self, has_forgotten) {
+            endpoint.shut();
+        }
         match self {
             // SAFETY: the pointer comes from `Box::into_raw` and is not used afterwards.
             Self::Owned(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
@@ -109,6 +123,8 @@ struct Open {
     posted: Vec<u64>,
     /// The operations of claimed messages.
     claimed: Vec<u64>,
+    /// Whether a handle was forgotten.
+    has_forgotten: bool,
 }
 
 /// A place: an address, and the endpoint that is open at it.
@@ -153,6 +169,9 @@ pub(super) struct World {
     /// The addresses and contents of shared buffers that were released.
     released: HashMap<u64, (u64, Vec<u8>)>,
     held: Vec<Option<HeldHandle>>,
+    sets: Vec<Option<HeldSet>>,
+    many: Vec<Option<HeldMany>>,
+    calls: Option<Calls>,
     /// The windows are dropped before the regions to which they are bound, because fields are dropped in the order of
     /// declaration.
     windows: Windows,
@@ -164,6 +183,9 @@ pub(super) struct World {
     random: Random,
     /// The criteria of receives that remain posted because their handles were forgotten.
     forgotten: Vec<Criteria>,
+    /// Forgotten handles of shared endpoints. Each keeps the descriptors of its endpoint, and would leak them if it were
+    /// never dropped. They are dropped after all endpoints were closed.
+    kept: Vec<Box<dyn Any>>,
     lives: u32,
     /// The number of results read from queues and endpoints.
     results: u64,
@@ -223,6 +245,9 @@ impl World {
             lent: HashMap::new(),
             released: HashMap::new(),
             held: (0..SLOTS + 2 * settings.seats.len()).map(|_| None).collect(),
+            sets: (0..SETS).map(|_| None).collect(),
+            many: (0..MANY).map(|_| None).collect(),
+            calls: None,
             windows: Windows::default(),
             regions: Regions::default(),
             deferrals: Deferrals::new(),
@@ -230,6 +255,7 @@ impl World {
             sums: HashMap::new(),
             random: Random::new(settings.network_seed ^ 1),
             forgotten: Vec::new(),
+            kept: Vec::new(),
             lives: 0,
             results: 0,
             wakers: waker::live(),
@@ -338,6 +364,10 @@ impl World {
                 Ok(())
             }
             Step::Handle { slot, what } => self.handle(usize::from(slot), what),
+            Step::WaitSeveral { slot, count, all } => self.wait_several(usize::from(slot), usize::from(count), all),
+            Step::Set { set, what } => self.set(usize::from(set), what),
+            Step::Many { slot, what } => self.many(usize::from(slot), what),
+            Step::Call(what) => self.call(what),
             Step::Close { at, forget } => self.close(self.place(at), forget),
             Step::Open { at, moved } => {
                 let place = self.place(at);
@@ -384,10 +414,13 @@ impl Drop for World {
         waker::set_call(None);
         // Handles are dropped before the objects that they borrow from.
         self.held.clear();
+        self.sets.clear();
+        self.many.clear();
+        self.calls = None;
         self.groups = Groups::default();
         for opened_endpoint in &mut self.seats {
             if let Some(open) = opened_endpoint.open.take() {
-                open.port.close();
+                open.port.close(open.has_forgotten);
             }
         }
     }

@@ -37,8 +37,10 @@ impl World {
         self.look_at_groups()?;
         // Cancel the operations that still wait.
         self.cancel_everything();
+        self.finish_many()?;
         self.settle_handles(true)?;
         self.quiet(false)?;
+        self.settle_calls()?;
         self.excuse_starved_groups();
         self.look_for_endless()?;
         self.close_windows();
@@ -69,6 +71,7 @@ impl World {
             self.guarded(|world| world.claimed(place, 0, false))?;
         }
         self.guarded(Self::complete_groups)?;
+        self.guarded(Self::settle_many)?;
         self.guarded(|world| world.settle_handles(false).map(|_| ()))
     }
 
@@ -78,7 +81,7 @@ impl World {
     /// leave hundreds of errors in a shared queue. A round reads one error, and the endpoints that report to a full
     /// queue make no progress until there is room.
     fn state(&self) -> (usize, usize, u64) {
-        let held = self.held.iter().flatten().filter(|held| !held.is_finished).count();
+        let held = self.held.iter().flatten().filter(|held| !held.is_finished).count() + self.in_sets();
         (self.ledger.pending().len(), held, self.ledger.arrivals() + self.groups.joined() + self.results)
     }
 
@@ -220,7 +223,7 @@ impl World {
         let kind = match what {
             "safe shared receive" | "shared receive" | "shared multi-receive" => "shared receive never ended",
             "send" | "safe send" | "inject" => "send never ended",
-            "receive" | "safe receive" | "multi-receive" => "receive never ended",
+            "receive" | "safe receive" | "multi-receive" | "safe multi-receive" => "receive never ended",
             _ => "never ended",
         };
         let text = format!("{} operations have not ended; the first is {first}: {operation:?}", pending.len());
@@ -231,6 +234,7 @@ impl World {
         for slot in 0..self.held.len() {
             drop(self.held[slot].take());
         }
+        self.sets.iter_mut().for_each(|set| *set = None);
         // A thread that wakes tasks may hold a waker slightly longer.
         let since = Instant::now();
         while waker::live() > self.wakers && since.elapsed() < QUIET {

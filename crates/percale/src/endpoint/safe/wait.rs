@@ -17,7 +17,6 @@ use crate::endpoint::ownership::reach::EngineAccess as _;
 /// The timeout or the deadline of a wait expired before an operation ended. The operations continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no operation ended within the given time")]
-#[non_exhaustive]
 pub struct TimedOut;
 
 impl TimedOut {
