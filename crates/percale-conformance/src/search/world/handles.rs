@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use percale::endpoint::Ownership;
 use percale::endpoint::safe::{
-    Cause, Operation, OperationError, Outcome, Received, TimedOut, wait_all, wait_all_until, wait_any, wait_any_until,
+    Cause, EndedOperation, Operation, OperationError, OperationSet, Outcome, PushCause, PushError, Received, TimedOut,
+    wait_all, wait_all_until, wait_any, wait_any_until,
 };
 use percale::{Buffer, Endpoint, ErrorCode, PeerAddress, PostError, SharedReceiving};
 
-use super::sets::{Ended, HandleSet, Member, Several};
 use super::{EndpointAddress, Open, Port, World, on};
 use crate::search::ledger::{Criteria, Fault, LedgerReceive, Life, MessageReport, ReceiveHome, Verdict};
 use crate::search::payload;
-use crate::search::step::{HandleStep, Level};
+use crate::search::step::{HandleStep, Level, NextBy};
 use crate::search::waker::RecordingWaker;
 
 /// The result of an operation of the safe API.
@@ -185,6 +185,107 @@ pub(super) struct HeldHandle {
 
 pub(super) fn place_of(buffer: &Buffer) -> (usize, usize) {
     (buffer.as_slice().map_or(0, |bytes| bytes.as_ptr().addr()), buffer.len())
+}
+
+/// The record of a member, which is its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) id: u64,
+    /// The address and the length of the buffer that the operation owns.
+    pub(super) buffer: (usize, usize),
+    /// Whether the result was taken before the operation was added to the set.
+    pub(super) was_finished: bool,
+}
+
+/// The result of a call that takes the next result of a set.
+pub(super) enum Next {
+    Ended(Member, HandleOutcome),
+    /// The set is empty.
+    Empty,
+    /// Nothing has ended.
+    Nothing,
+}
+
+/// A set of operations of any kind.
+pub(super) trait HandleSet {
+    /// Returns whether this handle has the type of the members.
+    fn is_of_kind(&self, handle: &dyn Handle) -> bool;
+    /// Adds an operation of the kind of the set.
+    fn push(&mut self, handle: Box<dyn Handle>, member: Member) -> Result<(), (Box<dyn Handle>, Member, PushCause)>;
+    fn next(&mut self, by: NextBy) -> Next;
+    fn cancel_all(&self) -> usize;
+    fn len(&self) -> usize;
+    fn capacity(&self) -> usize;
+}
+
+fn ended<R: IntoOutcome>(ended: Option<EndedOperation<Member, R>>, otherwise: Next) -> Next {
+    ended.map_or(otherwise, |(member, result)| Next::Ended(member, outcome(result)))
+}
+
+impl<H: percale::endpoint::Handle + 'static, R: Outcome + IntoOutcome + 'static> HandleSet
+    for OperationSet<H, R, Member>
+{
+    fn is_of_kind(&self, handle: &dyn Handle) -> bool {
+        handle.as_any().is::<Operation<H, R>>()
+    }
+
+    fn push(&mut self, handle: Box<dyn Handle>, member: Member) -> Result<(), (Box<dyn Handle>, Member, PushCause)> {
+        let operation = handle.into_any().downcast::<Operation<H, R>>().expect("an operation of the kind of the set");
+        Self::push(self, *operation, member)
+            .map_err(|PushError { operation, key, cause, .. }| (Box::new(operation) as Box<dyn Handle>, key, cause))
+    }
+
+    fn next(&mut self, by: NextBy) -> Next {
+        let is_empty = self.is_empty();
+        let otherwise = || if is_empty { Next::Empty } else { Next::Nothing };
+        match by {
+            NextBy::Try => ended(self.try_next(), otherwise()),
+            NextBy::Wait => self.next_for(SHORT).map_or(Next::Nothing, |next| ended(next, Next::Empty)),
+            NextBy::Poll(waking) => {
+                let (_bell, waker) = RecordingWaker::new(waking);
+                match self.poll_next(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(next) => ended(next, Next::Empty),
+                    Poll::Pending => Next::Nothing,
+                }
+            }
+            NextBy::Future(waking) => {
+                let (_bell, waker) = RecordingWaker::new(waking);
+                match Pin::new(&mut self.next_ended()).poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(next) => ended(next, Next::Empty),
+                    Poll::Pending => Next::Nothing,
+                }
+            }
+        }
+    }
+
+    fn cancel_all(&self) -> usize {
+        Self::cancel_all(self)
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+
+    fn capacity(&self) -> usize {
+        Self::capacity(self)
+    }
+}
+
+/// The result of a wait for several operations.
+pub(super) enum Ended {
+    /// The result of the operation with this index.
+    One(usize, HandleOutcome),
+    /// The results of all operations.
+    All(Vec<HandleOutcome>),
+    /// All results were taken before.
+    Nothing,
+    TimedOut,
+}
+
+/// The handles of a wait for several operations, and its result.
+pub(super) struct Several {
+    pub(super) handles: Vec<Box<dyn Handle>>,
+    pub(super) ended: Ended,
 }
 
 impl World {
