@@ -68,7 +68,7 @@
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
 //! | `serde` | no | `Serialize` and `Deserialize` of [`RemoteMemory`] and [`RawKey`], which peers exchange: their bytes in binary formats, text in readable ones. serde itself supports the addresses of endpoints ([`SocketAddr`](std::net::SocketAddr)) | about 150 lines; serde_core, 1 crate |
 //! | `bytes` | no | conversions between [`Buffer`] and `bytes::Bytes`, without copying the bytes | bytes, 1 crate |
-//! | `futures` | no | `Stream` for [`ReceivingMany`](endpoint::safe::ReceivingMany), and `FusedFuture` for operations | futures-core, 1 crate |
+//! | `futures` | no | `Stream` for [`ReceivingMany`], and `FusedFuture` for operations | futures-core, 1 crate |
 //! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | about 900 lines |
 //!
 //! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.

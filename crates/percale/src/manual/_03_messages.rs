@@ -136,7 +136,7 @@
 //! # Timeouts
 //! [`wait_for`](crate::endpoint::safe::Operation::wait_for) and
 //! [`wait_until`](crate::endpoint::safe::Operation::wait_until) limit the time of a wait. When the timeout expires, the
-//! wait returns [`Cause::TimedOut`](crate::endpoint::safe::Cause::TimedOut). The receive or send stays in progress and
+//! wait returns [`Cause::TimedOut`]. The receive or send stays in progress and
 //! keeps its buffer, and the handle can be waited for again. To give up, drop the handle or call
 //! [`cancel`](crate::endpoint::safe::Operation::cancel): a receive that no message has matched is then canceled. If a
 //! message has matched and the handle is dropped, the message is lost. [Chapter 6](super::_06_completion) has the rules

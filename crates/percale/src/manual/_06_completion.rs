@@ -13,7 +13,7 @@
 //! All of these calls make progress. Waiting threads poll for some microseconds, then sleep; a message wakes them.
 //!
 //! # Several operations in progress
-//! `start` posts an operation and returns its handle, an [`Operation`](crate::endpoint::safe::Operation). Post several,
+//! `start` posts an operation and returns its handle, an [`Operation`]. Post several,
 //! then wait for the handles. The order of the waits does not matter.
 //!
 //! ```
@@ -39,9 +39,9 @@
 //! # Waiting again after a timeout
 //! No wait consumes the handle. When the timeout of [`wait_for`](crate::endpoint::safe::Operation::wait_for) or the
 //! deadline of [`wait_until`](crate::endpoint::safe::Operation::wait_until) has passed, the wait returns
-//! [`Cause::TimedOut`](crate::endpoint::safe::Cause::TimedOut). The operation is still in progress and still owns its
+//! [`Cause::TimedOut`]. The operation is still in progress and still owns its
 //! buffer. Wait for the same handle again, poll it, or cancel it. A handle returns the result once. After that, waits
-//! and polls return [`Cause::Taken`](crate::endpoint::safe::Cause::Taken).
+//! and polls return [`Cause::Taken`].
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -130,7 +130,7 @@
 //! ```
 //!
 //! # Any of many operations
-//! An [`OperationSet`](crate::endpoint::safe::OperationSet) contains a fixed number of operations in flight. It returns
+//! An [`OperationSet`] contains a fixed number of operations in flight. It returns
 //! their results, with a key for each, in the order in which the operations end. The end of an operation takes the same
 //! time regardless of the number of operations. For any or all of a few operations there are
 //! [`wait_any`](crate::endpoint::safe::wait_any) and [`wait_all`](crate::endpoint::safe::wait_all).

@@ -67,7 +67,7 @@
 //!    uses automatic progress.
 //! 4. Messages of collectives never match receives of the program.
 //! 5. Dropping the handle of a collective does not cancel it, because other members depend on it. Dropping the
-//!    [`Group`](crate::endpoint::safe::Group) leaves the group after its operations have ended.
+//!    [`Group`] leaves the group after its operations have ended.
 //! 6. A collective can wait for a counter, as described in [chapter 7](super::_07_triggers).
 //!
 //! # Failure

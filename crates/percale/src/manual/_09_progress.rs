@@ -50,7 +50,7 @@
 //!   address, each with its own thread and queues.
 //! * [`Domain`], [`AddressVector`], [`Counter`] and the queues are handles that all threads may use.
 //! * [`SharedEndpoint`] is `Endpoint<Shared>`. A function for both kinds of endpoints is generic over
-//!   [`Ownership`](crate::endpoint::Ownership): `fn f<A: Ownership>(endpoint: &Endpoint<A>)`.
+//!   [`Ownership`]: `fn f<A: Ownership>(endpoint: &Endpoint<A>)`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,8 +74,8 @@
 //! # Tasks of a runtime
 //! An operation of a [`SharedEndpoint`] borrows nothing: it is `'static` and `Send`. So a task can own it, in any
 //! thread of the runtime, and a future that uses a clone of the endpoint can be spawned. A struct can contain it: the
-//! type of a receive is `Operation<Shared, Received>` ([`Operation`](crate::endpoint::safe::Operation),
-//! [`Shared`](crate::endpoint::Shared)). An operation in progress keeps the endpoint open. An operation of an
+//! type of a receive is `Operation<Shared, Received>` ([`Operation`],
+//! [`Shared`]). An operation in progress keeps the endpoint open. An operation of an
 //! [`Endpoint`] borrows the endpoint and stays in its thread.
 //!
 //! ```

@@ -89,7 +89,7 @@
 //!
 //! # Errors of completed operations
 //! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a
-//! [`Cause`](crate::endpoint::safe::Cause): `Post` (not posted), `Completion` (failed), `TimedOut` (the timeout of a
+//! [`Cause`]: `Post` (not posted), `Completion` (failed), `TimedOut` (the timeout of a
 //! wait has expired, and the operation is still in progress), or `Taken` (the handle has returned the result before). A
 //! `Completion` has an [`ErrorCode`], which [`code()`](crate::OperationError::code) returns, and a text with details.
 //! [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses. The error
@@ -165,12 +165,12 @@
 //! | [`OpenError::NoTransport`](crate::domain::OpenError::NoTransport) | none of the allowed transports works here | the text states the reason for each; see [chapter 11](super::_11_clusters) |
 //! | [`OpenError::Transport`](crate::domain::OpenError::Transport) | an unknown or unsuitable name, in the program or in `PERCALE_TRANSPORT` | correct it |
 //! | [`OpenError::System`](crate::domain::OpenError::System) | the system could not provide a thread, a descriptor or memory | `ulimit -n`, `-u`, `-v` |
-//! | [`BindError::Address`](crate::endpoint::BindError::Address) | the text is not an address, or the name does not resolve | use `HOST:PORT` |
-//! | [`BindError::Bind`](crate::endpoint::BindError::Bind) | the port is in use, or the address belongs to no interface | use port 0 or another address |
-//! | [`BindError::NotShared`](crate::endpoint::BindError::NotShared) | automatic progress with [`bind`](EndpointBuilder::bind) | use [`bind_shared`](EndpointBuilder::bind_shared) |
-//! | [`BindError::System`](crate::endpoint::BindError::System) | no descriptors or memory | `ulimit -n` |
-//! | [`BindError::NoContext`](crate::endpoint::BindError::NoContext), [`ContextOpen`](crate::endpoint::BindError::ContextOpen), [`Contexts`](crate::endpoint::BindError::Contexts) | a context of a scalable endpoint that does not exist or is already open; an invalid number of contexts | correct the index |
-//! | [`BindError::Forked`](crate::endpoint::BindError::Forked) | the process is a fork of the one that opened the domain | open a domain in the child |
+//! | [`BindError::Address`] | the text is not an address, or the name does not resolve | use `HOST:PORT` |
+//! | [`BindError::Bind`] | the port is in use, or the address belongs to no interface | use port 0 or another address |
+//! | [`BindError::NotShared`] | automatic progress with [`bind`](EndpointBuilder::bind) | use [`bind_shared`](EndpointBuilder::bind_shared) |
+//! | [`BindError::System`] | no descriptors or memory | `ulimit -n` |
+//! | [`BindError::NoContext`], [`ContextOpen`](crate::endpoint::BindError::ContextOpen), [`Contexts`](crate::endpoint::BindError::Contexts) | a context of a scalable endpoint that does not exist or is already open; an invalid number of contexts | correct the index |
+//! | [`BindError::Forked`] | the process is a fork of the one that opened the domain | open a domain in the child |
 //!
 //! # Errors of closing
 //! An object that cannot be closed is not lost: the error contains it, and `into_inner()` returns it.

@@ -20,7 +20,7 @@
 //! | [`Region`], [`RawRegion`] | memory region | memory region | `ucp_mem_h` |
 //! | [`Window`] | | memory window (types 1, 2A, 2B) | |
 //! | [`RemoteMemory`] | key and address | `rkey` and address | `ucp_rkey_h` |
-//! | [`AddressSet`], [`Group`](crate::endpoint::safe::Group) | `fid_av_set`, `fi_join_collective` | | |
+//! | [`AddressSet`], [`Group`] | `fid_av_set`, `fi_join_collective` | | |
 //!
 //! # Calls
 //! The second column is the safe API, where operations own their buffers. The third column is the `unsafe` raw API,

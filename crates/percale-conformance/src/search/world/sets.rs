@@ -6,7 +6,7 @@
 use percale::endpoint::safe::PushCause;
 
 use super::World;
-use super::handles::{Ended, Handle, HandleSet, HeldHandle, Member, Next, Several, again, is_timeout};
+use super::handles::{Ended, HandleSet, HeldHandle, Member, Next, Several, again, is_timeout};
 use crate::search::ledger::{Fault, Life, Verdict};
 use crate::search::step::{NextBy, SLOTS, SetStep};
 
