@@ -278,7 +278,7 @@ fn address(is_simulated: bool, number: u16) -> String {
 }
 
 fn open_server(domain: &Domain, is_simulated: bool, number: u16) -> Result<SharedEndpoint, Fault> {
-    let opened = domain.endpoint().bind_shared(&address(is_simulated, number));
+    let opened = domain.endpoint().bind_shared(address(is_simulated, number));
     opened.map_err(|error| Fault::new("refused without a cause", format!("the server of calls: {error}")))
 }
 
