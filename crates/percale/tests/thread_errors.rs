@@ -12,7 +12,9 @@ fn errors(library: &Path, program: &str) -> Option<String> {
     use std::io::Write as _;
     let libraries = library.parent().expect("a directory");
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    rustc.args(["--edition", "2024", "--crate-type", "lib", "--crate-name", "program", "--emit", "metadata=/dev/null"]);
+    rustc.args(["--edition", "2024", "--crate-type", "lib", "--crate-name", "program", "--emit", "metadata"]);
+    // The compiler replaces its output file, so that must not be a device.
+    rustc.arg("--out-dir").arg(env!("CARGO_TARGET_TMPDIR"));
     rustc.arg("-L").arg(format!("dependency={}", libraries.display()));
     rustc.arg("--extern").arg(format!("percale={}", library.display())).arg("-");
     let rustc = rustc.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
