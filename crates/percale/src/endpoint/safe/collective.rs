@@ -84,7 +84,7 @@ impl<A: Ownership> Endpoint<A> {
             })
         })?;
         let group = Group { access: self.access.handle(), id: group, rank, size: members.len() };
-        Ok(Operation::in_progress(self.access.handle(), id, group))
+        Ok(Operation::in_progress(self.access.handle(), id, Some(group)))
     }
 }
 
@@ -184,15 +184,15 @@ impl<H: Handle> Drop for Group<H> {
 
 impl<H: Handle> sealed::Sealed for Group<H> {}
 impl<H: Handle> Outcome for Group<H> {
-    type Known = Self;
+    type Known = Option<Self>;
     type AtOnce = std::convert::Infallible;
 
     fn of_at_once(never: std::convert::Infallible) -> Self {
         match never {}
     }
 
-    fn of(_: &Entry, _: Buffer, group: Self) -> Self {
-        group
+    fn of(_: &Entry, _: Buffer, group: &mut Option<Self>) -> Option<Self> {
+        group.take()
     }
 }
 

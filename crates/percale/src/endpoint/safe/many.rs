@@ -175,7 +175,7 @@ impl<H: Handle> ReceivingMany<H> {
             }
             engine.core.operations.is_done(id).then(|| engine.core.operations.release(id))
         });
-        self.operation.used_up();
+        self.operation.mark_ended();
         Finished { buffer: buffer.flatten().unwrap_or_else(|| Buffer::from(Vec::new())), unread }
     }
 }

@@ -41,12 +41,14 @@ pub struct Operation<H: Handle, R: Outcome> {
 
 crate::short_debug!(for [H: Handle, R: Outcome] Operation<H, R>, "Operation");
 
+/// Consists of whole words, including the discriminant: the compiler moves smaller fields, which share a word with a
+/// field of another variant, by loads that overlap earlier stores, and each of these costs about 5 ns.
+#[repr(u64)]
 enum State<H: Handle, R: Outcome> {
     /// The operation ended when it was posted, in this process. `None` if the result was taken.
     Ended(Process, Option<R::AtOnce>),
-    /// The operation has a slot. The second value is the part of the result that is known already; `None` if the result
-    /// was taken.
-    InProgress(InProgress<H>, Option<R::Known>),
+    /// The operation has a slot. The second value is the part of the result that is known already.
+    InProgress(InProgress<H>, R::Known),
 }
 
 impl<H: Handle, R: Outcome> Operation<H, R> {
@@ -59,7 +61,7 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
     /// The operation was posted, and has a slot.
     #[inline]
     pub(super) fn in_progress(access: H, id: OperationId, known: R::Known) -> Self {
-        Self { state: State::InProgress(InProgress::new(access, id), Some(known)) }
+        Self { state: State::InProgress(InProgress::new(access, id), known) }
     }
 
     /// Waits until the operation has ended, and returns its result.
@@ -155,8 +157,8 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
         match (&mut self.state, end) {
             (State::Ended(process, result), _) => Self::take(*process, result),
             (State::InProgress(operation, known), Some(end)) => {
-                let (entry, buffer) = operation.end(end)?;
-                MakeOutcome(known).make(&entry, buffer)
+                operation.mark_ended();
+                outcome(end, known)
             }
             (State::InProgress(..), None) => Err(OperationError::taken()),
         }
@@ -180,10 +182,7 @@ impl<H: Handle, R: Outcome> Future for Operation<H, R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.state {
             State::Ended(process, result) => Poll::Ready(Self::take(*process, result)),
-            State::InProgress(operation, known) => operation.poll(context).map(|end| {
-                let (entry, buffer) = end?;
-                MakeOutcome(known).make(&entry, buffer)
-            }),
+            State::InProgress(operation, known) => operation.poll(known, context),
         }
     }
 }
@@ -208,9 +207,7 @@ pub(super) struct InProgress<H: Handle> {
     marks: Marks,
 }
 
-/// What a handle records about its operation, in one word. Handles and buffers consist of whole words only: the compiler
-/// moves smaller fields, which share a word with a field of another variant of an enum, by loads that overlap earlier
-/// stores, and each of these costs about 5 ns.
+/// What a handle records about its operation, in one word.
 #[derive(Clone, Copy, Debug)]
 struct Marks(u64);
 
@@ -249,7 +246,7 @@ pub(super) type End = (OperationResult, Option<Buffer>);
 /// Takes the result of an operation that has succeeded, or whose message is the next in its ring.
 struct TakeAtOnce<'k, R: Outcome> {
     id: OperationId,
-    known: &'k mut Option<R::Known>,
+    known: &'k mut R::Known,
     /// The place of the result. If the call returned the result, it would be moved several times.
     into: &'k mut Option<Result<R, OperationError>>,
 }
@@ -271,15 +268,15 @@ impl<R: Outcome> EngineCall for TakeAtOnce<'_, R> {
 }
 
 /// Makes the result of an operation whose known part is this.
-struct MakeOutcome<'k, R: Outcome>(&'k mut Option<R::Known>);
+struct MakeOutcome<'k, R: Outcome>(&'k mut R::Known);
 
 impl<R: Outcome> MakeResult for MakeOutcome<'_, R> {
     type Result = Result<R, OperationError>;
 
     #[inline(always)]
     fn make(&mut self, entry: &Entry, buffer: Buffer) -> Self::Result {
-        match self.0.take() {
-            Some(known) => Ok(R::of(entry, buffer, known)),
+        match R::of(entry, buffer, self.0) {
+            Some(result) => Ok(result),
             None => Err(OperationError::taken()),
         }
     }
@@ -335,78 +332,67 @@ impl<H: Handle> InProgress<H> {
     }
 
     /// Waits for the end of the operation, and returns its result, of which this part is known.
+    // The slow parts get the fields and not the handle, so that a handle that is not moved can stay in registers.
     #[inline(always)]
-    fn wait<R: Outcome>(
-        &mut self,
-        known: &mut Option<R::Known>,
-        deadline: Option<Instant>,
-    ) -> Result<R, OperationError> {
+    fn wait<R: Outcome>(&mut self, known: &mut R::Known, deadline: Option<Instant>) -> Result<R, OperationError> {
+        let mut taken = std::mem::take(known);
         // Usually the operation has ended, or its message has arrived.
         if !self.is_ended() {
             let mut result = None;
-            self.reach().run(TakeAtOnce { id: self.id(), known, into: &mut result });
+            self.reach().run(TakeAtOnce { id: self.id(), known: &mut taken, into: &mut result });
             if result.is_some() {
-                self.marks.0 |= Marks::ENDED;
-                if self.marks.are_set(Marks::WATCHED) {
-                    self.unwatch();
-                }
+                self.mark_ended();
             }
             if let Some(result) = result {
                 return result;
             }
         }
-        self.wait_longer(known, deadline)
+        let (result, has_ended) =
+            Self::wait_longer(self.reach(), (!self.is_ended()).then(|| self.id()), &mut taken, deadline);
+        *known = taken;
+        if has_ended {
+            self.mark_ended();
+        }
+        result
     }
 
-    /// Continues [`wait`](Self::wait) when the operation has not succeeded yet.
+    /// Continues [`wait`](Self::wait) when the operation has not succeeded yet. `id` is `None` if its result was taken.
+    /// Returns whether the slot was released, too.
     #[inline(never)]
     fn wait_longer<R: Outcome>(
-        &mut self,
-        known: &mut Option<R::Known>,
+        access: &H::Access,
+        id: Option<OperationId>,
+        known: &mut R::Known,
         deadline: Option<Instant>,
-    ) -> Result<R, OperationError> {
-        if self.is_ended() {
-            return Err(OperationError::taken());
+    ) -> (Result<R, OperationError>, bool) {
+        let Some(id) = id else { return (Err(OperationError::taken()), false) };
+        if !access.is_here() {
+            return (Err(OperationError::refused()), false);
         }
-        if !self.reach().is_here() {
-            return Err(OperationError::refused());
-        }
-        let id = self.id();
-        match self.reach().wait_until(deadline, |engine| engine.core.operations.take_end(id)) {
-            Some(end) => {
-                let (entry, buffer) = self.end(end)?;
-                MakeOutcome(known).make(&entry, buffer)
-            }
-            None => Err(OperationError::new(Cause::TimedOut, None)),
-        }
-    }
-
-    fn end(&mut self, (result, buffer): End) -> Result<(Entry, Buffer), OperationError> {
-        self.used_up();
-        match (result, buffer) {
-            (Ok(entry), Some(buffer)) => Ok((entry, buffer)),
-            (Ok(entry), None) => Ok((entry, Buffer::from(Vec::new()))),
-            (Err(error), buffer) => Err(OperationError::new(error, buffer)),
+        match access.wait_until(deadline, |engine| engine.core.operations.take_end(id)) {
+            Some(end) => (outcome(end, known), true),
+            None => (Err(OperationError::new(Cause::TimedOut, None)), false),
         }
     }
 
     /// Records that the slot was released.
-    pub(super) fn used_up(&mut self) {
+    #[inline(always)]
+    pub(super) fn mark_ended(&mut self) {
         self.marks.0 |= Marks::ENDED;
         self.unwatch();
     }
 
     /// Removes the task's waker from the reactor.
-    fn unwatch(&mut self) {
+    #[inline(always)]
+    pub(super) fn unwatch(&mut self) {
         if self.marks.are_set(Marks::WATCHED) {
             self.marks.0 &= !Marks::WATCHED;
-            let endpoint = self.reach().with(|engine| engine.id());
-            reactor::unwatch(endpoint, self.id);
+            unwatch(self.reach(), self.id());
         }
     }
 
     /// Polls for the end of the operation. If it has not ended, arranges for the task to be woken.
-    fn poll(&mut self, context: &Context<'_>) -> Poll<Result<(Entry, Buffer), OperationError>> {
+    fn poll<R: Outcome>(&mut self, known: &mut R::Known, context: &Context<'_>) -> Poll<Result<R, OperationError>> {
         if self.is_ended() {
             return Poll::Ready(Err(OperationError::taken()));
         }
@@ -414,7 +400,10 @@ impl<H: Handle> InProgress<H> {
             return Poll::Ready(Err(OperationError::refused()));
         }
         let id = self.id();
-        self.poll_for(context, |engine| engine.core.operations.take_end(id)).map(|end| self.end(end))
+        self.poll_for(context, |engine| engine.core.operations.take_end(id)).map(|end| {
+            self.mark_ended();
+            outcome(end, known)
+        })
     }
 
     /// Polls until `take` returns a result. If there is none yet, arranges for the task to be woken. The caller has
@@ -486,28 +475,46 @@ impl<H: Handle> InProgress<H> {
         self.marks.restart_polls();
         self.unwatch();
     }
+}
 
-    /// Ends the use of the handle before its operation has ended.
-    #[cold]
-    fn leave(&mut self) {
-        if !self.reach().is_here() {
-            return;
-        }
-        self.unwatch();
-        let id = self.id();
-        self.reach().with(|engine| {
-            if engine.core.operations.park(id) {
-                engine.core.cancel(id.to_u64(), true);
-            }
-        });
+/// Returns the result of an operation that has ended, of which this part is known.
+fn outcome<R: Outcome>((result, buffer): End, known: &mut R::Known) -> Result<R, OperationError> {
+    match result {
+        Ok(entry) => MakeOutcome(known).make(&entry, buffer.unwrap_or_default()),
+        Err(error) => Err(OperationError::new(error, buffer)),
     }
 }
 
+/// Removes the waker of the task that awaited the operation from the reactor.
+#[cold]
+#[inline(never)]
+fn unwatch(access: &impl EngineAccess, id: OperationId) {
+    let endpoint = access.with(|engine| engine.id());
+    reactor::unwatch(endpoint, id.to_u64());
+}
+
+/// Ends the use of a handle before its operation has ended.
+#[cold]
+#[inline(never)]
+fn leave(access: &impl EngineAccess, id: OperationId, is_watched: bool) {
+    if !access.is_here() {
+        return;
+    }
+    if is_watched {
+        unwatch(access, id);
+    }
+    access.with(|engine| {
+        if engine.core.operations.park(id) {
+            engine.core.cancel(id.to_u64(), true);
+        }
+    });
+}
+
 impl<H: Handle> Drop for InProgress<H> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.is_ended() {
-            self.leave();
+            leave(self.reach(), self.id(), self.marks.are_set(Marks::WATCHED));
         }
     }
 }

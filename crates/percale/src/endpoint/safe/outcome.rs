@@ -11,13 +11,14 @@ use crate::region::RemoteMemory;
 /// [`Received`] message; the previous value of a number; the name of a window; `()`; or a [`Group`](super::Group).
 /// Sealed: no other crate can implement it.
 pub trait Outcome: Sized + sealed::Sealed {
-    /// The part of the result that is known when the operation is posted.
+    /// The part of the result that is known when the operation is posted: `()`, or an `Option` with the whole result,
+    /// which is `None` if the result was taken.
     #[doc(hidden)]
-    type Known;
+    type Known: Default;
 
-    /// Makes the result of an operation that had a slot.
+    /// Makes the result of an operation that had a slot. Returns `None` if it was taken.
     #[doc(hidden)]
-    fn of(entry: &Entry, buffer: Buffer, known: Self::Known) -> Self;
+    fn of(entry: &Entry, buffer: Buffer, known: &mut Self::Known) -> Option<Self>;
 
     /// What the handle of an operation that ended when it was posted stores of the result. [`Infallible`] if there are
     /// no such operations with this result, so their handles are small.
@@ -52,8 +53,8 @@ impl Outcome for Buffer {
     }
 
     #[inline(always)]
-    fn of(_: &Entry, buffer: Buffer, (): ()) -> Self {
-        buffer
+    fn of(_: &Entry, buffer: Buffer, (): &mut ()) -> Option<Self> {
+        Some(buffer)
     }
 
     #[inline(always)]
@@ -72,34 +73,36 @@ impl Outcome for Received {
     }
 
     #[inline(always)]
-    fn of(entry: &Entry, buffer: Buffer, (): ()) -> Self {
-        Self::new(buffer, entry)
+    fn of(entry: &Entry, buffer: Buffer, (): &mut ()) -> Option<Self> {
+        Some(Self::new(buffer, entry))
     }
 }
 
 impl sealed::Sealed for RemoteMemory {}
 /// The name of a window that was bound.
 impl Outcome for RemoteMemory {
-    type Known = Self;
+    type Known = Option<Self>;
     type AtOnce = Infallible;
 
     fn of_at_once(never: Infallible) -> Self {
         match never {}
     }
 
-    fn of(_: &Entry, _: Buffer, name: Self) -> Self {
-        name
+    fn of(_: &Entry, _: Buffer, name: &mut Option<Self>) -> Option<Self> {
+        name.take()
     }
 }
 
 impl sealed::Sealed for () {}
 impl Outcome for () {
-    type Known = Self;
+    type Known = Option<Self>;
     type AtOnce = Infallible;
 
     fn of_at_once(never: Infallible) -> Self {
         match never {}
     }
 
-    fn of(_: &Entry, _: Buffer, (): Self) {}
+    fn of(_: &Entry, _: Buffer, result: &mut Option<Self>) -> Option<Self> {
+        result.take()
+    }
 }

@@ -15,6 +15,7 @@
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 use super::OperationError;
 use super::future::Started;
@@ -91,10 +92,10 @@ impl<T: Element> Outcome for T {
         number
     }
 
-    fn of(_: &Entry, buffer: Buffer, (): ()) -> Self {
+    fn of(_: &Entry, buffer: Buffer, (): &mut ()) -> Option<Self> {
         let mut bytes = [0; 8];
         buffer.copy_to(RESULT, &mut bytes);
-        Self::from_bytes(bytes)
+        Some(Self::from_bytes(bytes))
     }
 
     #[inline(always)]
@@ -300,42 +301,43 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
     /// # Errors
     /// If the operation cannot be posted.
     #[inline(always)]
-    pub fn start(mut self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
-        match self.at_once() {
-            Some(result) => Ok(Operation::ended(self.endpoint.access.process(), result)),
-            None => self.start_other(),
-        }
-    }
-
-    /// Makes the access if it can be made at once.
-    #[inline(always)]
-    fn at_once(&mut self) -> Option<R::AtOnce> {
-        let Self { endpoint, peer, remote, flags, .. } = *self;
-        if self.when.is_some() || self.data.is_some() {
-            return None;
-        }
-        let (write, local) = match self.what {
-            AccessDetails::Read => (false, self.buffer.segment_for_receive()?),
-            AccessDetails::Write => (true, self.buffer.segment_for_send()),
-            AccessDetails::Atomic(mut atomic) => {
-                if !atomic.is_plain() {
-                    return None;
+    pub fn start(self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
+        let Self { endpoint, peer, remote, buffer, what, data, flags, when, outcome } = self;
+        // As in `SendRequest::start`.
+        let (mut buffer, when) = (ManuallyDrop::new(buffer), ManuallyDrop::new(when));
+        let mut previous = [0; 8];
+        let is_made = when.is_none()
+            && data.is_none()
+            && match what {
+                AccessDetails::Read => match buffer.segment_for_receive() {
+                    Some(local) => {
+                        let one = RmaOne { write: false, peer, local, remote, context: 0, flags };
+                        endpoint.access.run(AccessAtOnce(one))
+                    }
+                    None => false,
+                },
+                AccessDetails::Write => {
+                    let local = buffer.segment_for_send();
+                    let one = RmaOne { write: true, peer, local, remote, context: 0, flags };
+                    endpoint.access.run(AccessAtOnce(one))
                 }
-                let mut previous = [0; 8];
-                let [operand, compare, result] =
-                    [&mut atomic.operand, &mut atomic.compare, &mut previous].map(|word| borrowed(word));
-                let compare = (atomic.kind == AtomicKind::Compare).then_some(compare);
-                let one = WordOne { peer, operand, compare, result, remote, context: 0, flags };
-                let made = endpoint.access.run(WordAtOnce(one));
-                return if made { R::at_once(Buffer::from(Vec::new()), previous) } else { None };
-            }
-        };
-        let one = RmaOne { write, peer, local, remote, context: 0, flags };
-        let made = endpoint.access.run(AccessAtOnce(one));
-        if !made {
-            return None;
+                AccessDetails::Atomic(mut atomic) => {
+                    atomic.is_plain() && {
+                        let [operand, compare, result] =
+                            [&mut atomic.operand, &mut atomic.compare, &mut previous].map(|word| borrowed(word));
+                        let compare = (atomic.kind == AtomicKind::Compare).then_some(compare);
+                        let one = WordOne { peer, operand, compare, result, remote, context: 0, flags };
+                        endpoint.access.run(WordAtOnce(one))
+                    }
+                }
+            };
+        let (buffer, when) = (ManuallyDrop::into_inner(buffer), ManuallyDrop::into_inner(when));
+        if is_made {
+            // Every result of an access can be made at once.
+            let result = R::at_once(buffer, previous).ok_or_else(OperationError::taken)?;
+            return Ok(Operation::ended(endpoint.access.process(), result));
         }
-        R::at_once(std::mem::replace(&mut self.buffer, Buffer::from(Vec::new())), [0; 8])
+        Self { endpoint, peer, remote, buffer, what, data, flags, when, outcome }.start_other()
     }
 
     /// Posts an access that cannot be made at once.

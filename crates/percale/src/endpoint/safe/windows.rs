@@ -75,7 +75,7 @@ impl<A: Ownership> SendRequest<'_, A> {
     }
 }
 
-impl<'e, A: Ownership, R: Outcome<Known = R>> WindowRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Outcome<Known = Option<R>>> WindowRequest<'e, A, R> {
     /// Makes the operation start only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         if let Ok((work, _)) = &mut self.work {
@@ -96,7 +96,7 @@ impl<'e, A: Ownership, R: Outcome<Known = R>> WindowRequest<'e, A, R> {
             work.context = id.to_u64();
             posted(engine, id, |engine| engine.post_window(&work.post(), Notify::Operation))
         })?;
-        Ok(Operation::in_progress(endpoint.access.handle(), id, outcome))
+        Ok(Operation::in_progress(endpoint.access.handle(), id, Some(outcome)))
     }
 
     /// Posts the operation and waits for it.
@@ -108,7 +108,7 @@ impl<'e, A: Ownership, R: Outcome<Known = R>> WindowRequest<'e, A, R> {
     }
 }
 
-impl<'e, A: Ownership, R: Outcome<Known = R>> IntoFuture for WindowRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Outcome<Known = Option<R>>> IntoFuture for WindowRequest<'e, A, R> {
     type Output = Result<R, OperationError>;
     type IntoFuture = Started<Operation<A::Handle<'e>, R>>;
 
