@@ -10,15 +10,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::sealed::Allocation;
-use super::volatile::Segment;
-use crate::local_memory::sealed::AllocationExt as _;
+use super::buffer_pool::{BufferPool, PoolPart};
+use super::sealed::{Allocation, AllocationExt as _};
+use super::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 
 /// Memory for one operation. Types that own their bytes convert to it.
 ///
 /// | from | can be received into | copies the bytes |
 /// |---|---|---|
 /// | `Vec<u8>`, `Box<[u8]>`, `String`, [`Allocation`] | yes | no |
+/// | [`BufferPool::take`] | yes | no, and nothing is allocated |
 /// | `[u8; N]` | yes | yes, to the heap, because the bytes have to stay in place while the buffer moves |
 /// | `Cow<'static, [u8]>`, `Cow<'static, str>` | if it is `Cow::Owned` | no |
 /// | `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>` | no | no |
@@ -35,6 +36,7 @@ impl std::fmt::Debug for Buffer {
         let kind = match &self.memory {
             Memory::Heap(_) => "heap",
             Memory::Sealed(_) => "sealed",
+            Memory::Pooled(_) => "pool",
             Memory::Static(_) => "static",
             Memory::Shared(_) => "shared",
             #[cfg(feature = "bytes")]
@@ -49,6 +51,8 @@ enum Memory {
     /// the compiler may assume that they do not.
     Heap(Vec<u8>),
     Sealed(Allocation),
+    /// A part of an allocation, which returns to its pool.
+    Pooled(PoolPart),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
     /// In a box, because a buffer has three words. The bytes themselves are not in the box.
@@ -72,6 +76,7 @@ impl Buffer {
         match &self.memory {
             Memory::Heap(bytes) => bytes.len(),
             Memory::Sealed(allocation) => allocation.len(),
+            Memory::Pooled(part) => part.len(),
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
             #[cfg(feature = "bytes")]
@@ -90,17 +95,17 @@ impl Buffer {
     #[must_use]
     #[inline]
     pub const fn is_writable(&self) -> bool {
-        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_))
+        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_) | Memory::Pooled(_))
     }
 
-    /// Returns the bytes, or `None` for an [`Allocation`]. Peers may be writing an allocation, so its bytes have to be
-    /// [copied](Self::copy_to).
+    /// Returns the bytes, or `None` for an [`Allocation`] and for a buffer of a [`BufferPool`]. Peers may be writing an
+    /// allocation, so its bytes have to be [copied](Self::copy_to).
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.memory {
             Memory::Heap(bytes) => Some(bytes),
-            Memory::Sealed(_) => None,
+            Memory::Sealed(_) | Memory::Pooled(_) => None,
             Memory::Static(bytes) => Some(bytes),
             Memory::Shared(bytes) => Some(bytes),
             #[cfg(feature = "bytes")]
@@ -115,6 +120,9 @@ impl Buffer {
         let count = to.len().min(self.len() - offset);
         match &self.memory {
             Memory::Sealed(allocation) => allocation.read(offset, &mut to[..count]),
+            Memory::Pooled(part) => {
+                Segments::one(part.segment()).copy_to(offset, &mut to[..count]);
+            }
             Memory::Heap(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             Memory::Static(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             Memory::Shared(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
@@ -122,6 +130,44 @@ impl Buffer {
             Memory::Bytes(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
         }
         count
+    }
+
+    /// Copies `from` to the bytes starting at `offset`. Returns the number of bytes copied, which is limited by the
+    /// length of the buffer, and is 0 if the buffer is not [writable](Self::is_writable).
+    #[inline]
+    pub fn copy_from(&mut self, offset: usize, from: &[u8]) -> usize {
+        if !self.is_writable() {
+            return 0;
+        }
+        let offset = offset.min(self.len());
+        let from = &from[..from.len().min(self.len() - offset)];
+        match &mut self.memory {
+            Memory::Heap(bytes) => bytes[offset..offset + from.len()].copy_from_slice(from),
+            Memory::Sealed(allocation) => allocation.write(offset, from),
+            Memory::Pooled(part) => {
+                View::of(from).copy_into(&Segments::one(part.segment()), offset);
+            }
+            _ => unreachable!("the buffer is writable"),
+        }
+        from.len()
+    }
+
+    /// Shortens the buffer to its first `len` bytes. Later operations send or receive only these. If the buffer has at
+    /// most `len` bytes, nothing changes. The memory is kept, except that a copy replaces an `Arc<[u8]>`. A buffer of a
+    /// [`BufferPool`] has its full length when it is taken from the pool again.
+    pub fn truncate(&mut self, len: usize) {
+        if len >= self.len() {
+            return;
+        }
+        match &mut self.memory {
+            Memory::Heap(bytes) => bytes.truncate(len),
+            Memory::Sealed(allocation) => allocation.truncate(len),
+            Memory::Pooled(part) => part.truncate(len),
+            Memory::Static(bytes) => *bytes = &bytes[..len],
+            Memory::Shared(bytes) => *bytes = Arc::from(&bytes[..len]),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => bytes.truncate(len),
+        }
     }
 
     /// Converts the buffer to a vector: the one from which it was created, or a copy of any other memory. (If there is
@@ -132,6 +178,7 @@ impl Buffer {
         match self.memory {
             Memory::Heap(bytes) => bytes,
             Memory::Sealed(allocation) => allocation.to_vec(),
+            Memory::Pooled(part) => Segments::one(part.segment()).to_vec(),
             Memory::Static(bytes) => bytes.to_vec(),
             Memory::Shared(bytes) => bytes.to_vec(),
             #[cfg(feature = "bytes")]
@@ -185,7 +232,7 @@ pub trait BufferExt: Sized {
     #[track_caller]
     fn check_here(&self);
 
-    /// Returns the allocation from which the buffer was created, if it was.
+    /// Returns the allocation that contains the memory, if percale allocated it.
     fn as_allocation(&self) -> Option<&Allocation>;
 
     /// Returns the memory as a segment to be read by an operation. Until that operation has completed, the caller keeps
@@ -200,7 +247,7 @@ pub trait BufferExt: Sized {
 impl BufferExt for Buffer {
     #[inline]
     fn check_here(&self) {
-        if let Memory::Sealed(allocation) = &self.memory {
+        if let Some(allocation) = self.as_allocation() {
             allocation.check_here();
         }
     }
@@ -209,6 +256,7 @@ impl BufferExt for Buffer {
     fn as_allocation(&self) -> Option<&Allocation> {
         match &self.memory {
             Memory::Sealed(allocation) => Some(allocation),
+            Memory::Pooled(part) => Some(part.allocation()),
             _ => None,
         }
     }
@@ -217,6 +265,7 @@ impl BufferExt for Buffer {
     fn segment_for_send(&self) -> Segment {
         let (start, len) = match &self.memory {
             Memory::Sealed(allocation) => return allocation.segment(),
+            Memory::Pooled(part) => return part.segment(),
             // No slice of the vector is created, because an operation may be writing other parts of it.
             Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
             Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
@@ -237,6 +286,7 @@ impl BufferExt for Buffer {
             // while the segment is in use.
             Memory::Heap(bytes) => Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }),
             Memory::Sealed(allocation) => Some(allocation.segment()),
+            Memory::Pooled(part) => Some(part.segment()),
             Memory::Static(_) | Memory::Shared(_) => None,
             #[cfg(feature = "bytes")]
             Memory::Bytes(_) => None,
@@ -277,6 +327,17 @@ impl From<Allocation> for Buffer {
     #[inline]
     fn from(allocation: Allocation) -> Self {
         Self { memory: Memory::Sealed(allocation) }
+    }
+}
+
+impl BufferPool {
+    /// Takes a buffer of the pool, with its full length. It contains the bytes of its last use, and at first zeros.
+    /// Returns `None` if all buffers are in use, or in a forked child of the process that created the pool. Memory is
+    /// never allocated.
+    #[must_use]
+    #[inline]
+    pub fn take(&self) -> Option<Buffer> {
+        Some(Buffer { memory: Memory::Pooled(self.take_part()?) })
     }
 }
 
@@ -343,11 +404,12 @@ impl From<bytes::Bytes> for Buffer {
 
 #[cfg(feature = "bytes")]
 impl From<Buffer> for bytes::Bytes {
-    /// Returns the memory of the buffer, or a copy if it is an [`Allocation`], which peers may be writing.
+    /// Returns the memory of the buffer, or a copy if percale allocated it, because peers may be writing such memory.
     fn from(buffer: Buffer) -> Self {
         match buffer.memory {
             Memory::Heap(bytes) => Self::from(bytes),
             Memory::Sealed(allocation) => Self::from(allocation.to_vec()),
+            Memory::Pooled(part) => Self::from(Segments::one(part.segment()).to_vec()),
             Memory::Static(bytes) => Self::from_static(bytes),
             Memory::Shared(bytes) => Self::from_owner(bytes),
             Memory::Bytes(bytes) => *bytes,
@@ -358,15 +420,16 @@ impl From<Buffer> for bytes::Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::local_memory::buffer_pool::BufferPoolExt as _;
     use crate::local_memory::sealed::allocate;
-    use crate::local_memory::volatile::SegmentsExt as _;
-    use crate::local_memory::volatile::ViewExt as _;
-    use crate::local_memory::volatile::{Segments, View};
 
     fn all() -> Vec<Buffer> {
         let mut allocation = allocate(5).unwrap();
         allocation.write(0, b"hello");
+        let mut pooled = crate::local_memory::buffer_pool::BufferPool::new(1, 5).unwrap().take().unwrap();
+        assert_eq!(pooled.copy_from(0, b"hello"), 5);
         vec![
+            pooled,
             Buffer::from(b"hello".to_vec()),
             Buffer::from(b"hello".to_vec().into_boxed_slice()),
             Buffer::from(String::from("hello")),
@@ -410,6 +473,29 @@ mod tests {
             let moved = Box::new(buffer);
             assert_eq!(View::of(b"WORLD").copy_into(&Segments::one(segment), 0), 5);
             assert_eq!(moved.into_vec(), b"WORLD");
+        }
+    }
+
+    #[test]
+    fn bytes_are_copied_into_writable_buffers_only() {
+        for mut buffer in all() {
+            let copied = if buffer.is_writable() { [2, 0] } else { [0, 0] };
+            assert_eq!([buffer.copy_from(3, b"PPP"), buffer.copy_from(9, b"P")], copied);
+            assert_eq!(buffer.into_vec(), if copied[0] == 2 { b"helPP" } else { b"hello" });
+        }
+    }
+
+    #[test]
+    fn every_buffer_kind_can_be_shortened() {
+        for mut buffer in all() {
+            let writable = buffer.is_writable();
+            buffer.truncate(6);
+            assert_eq!(buffer.len(), 5);
+            buffer.truncate(2);
+            assert_eq!((buffer.len(), buffer.is_writable()), (2, writable));
+            assert_eq!(Segments::one(buffer.segment_for_send()).to_vec(), b"he");
+            buffer.truncate(0);
+            assert!(buffer.into_vec().is_empty());
         }
     }
 

@@ -4,7 +4,8 @@
 //! * [`volatile`] contains references to memory that other threads or processes may be writing, and copies to and from
 //!   it.
 //! * [`memory_view`] is access of the owner to memory that peers may access at the same time.
-//! * [`buffer`] is the memory that safe operations own while they are in progress.
+//! * [`buffer`] is the memory that safe operations own while they are in progress. [`buffer_pool`] hands out buffers of
+//!   one allocation.
 //! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
 //! * `doorbell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
@@ -16,6 +17,7 @@ pub mod access;
 pub mod atomic;
 pub mod barrier;
 pub mod buffer;
+pub mod buffer_pool;
 pub mod doorbell;
 mod free_list;
 pub mod kernel;
