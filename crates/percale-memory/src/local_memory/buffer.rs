@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::buffer_pool::{BufferPool, PoolPart};
 use super::sealed::{Allocation, AllocationExt as _};
+use super::typed_memory::{Plain, Values};
 use super::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 
 /// Memory for one operation. Types that own their bytes convert to it.
@@ -20,6 +21,7 @@ use super::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 /// |---|---|---|
 /// | `Vec<u8>`, `Box<[u8]>`, `String`, [`Allocation`] | yes | no |
 /// | [`BufferPool::take`] | yes | no, and nothing is allocated |
+/// | memory of plain values, by [`TypedMemory::into_buffer`](super::typed_memory::TypedMemory::into_buffer) | yes | no, but 24 bytes for the handle of a vector are allocated |
 /// | `[u8; N]` | yes | yes, to the heap, because the bytes have to stay in place while the buffer moves |
 /// | `Cow<'static, [u8]>`, `Cow<'static, str>` | if it is `Cow::Owned` | no |
 /// | `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>` | no | no |
@@ -37,6 +39,7 @@ impl std::fmt::Debug for Buffer {
             Memory::Heap(_) => "heap",
             Memory::Sealed(_) => "sealed",
             Memory::Pooled(_) => "pool",
+            Memory::Values(_) => "values",
             Memory::Static(_) => "static",
             Memory::Shared(_) => "shared",
             #[cfg(feature = "bytes")]
@@ -53,6 +56,8 @@ enum Memory {
     Sealed(Allocation),
     /// A part of an allocation, which returns to its pool.
     Pooled(PoolPart),
+    /// A vector of plain values.
+    Values(Box<dyn Values>),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
     /// In a box, because a buffer has three words. The bytes themselves are not in the box.
@@ -77,6 +82,7 @@ impl Buffer {
             Memory::Heap(bytes) => bytes.len(),
             Memory::Sealed(allocation) => allocation.len(),
             Memory::Pooled(part) => part.len(),
+            Memory::Values(values) => values.location().1,
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
             #[cfg(feature = "bytes")]
@@ -95,7 +101,7 @@ impl Buffer {
     #[must_use]
     #[inline]
     pub const fn is_writable(&self) -> bool {
-        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_) | Memory::Pooled(_))
+        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_) | Memory::Pooled(_) | Memory::Values(_))
     }
 
     /// Returns the bytes, or `None` for an [`Allocation`] and for a buffer of a [`BufferPool`]. Peers may be writing an
@@ -106,6 +112,7 @@ impl Buffer {
         match &self.memory {
             Memory::Heap(bytes) => Some(bytes),
             Memory::Sealed(_) | Memory::Pooled(_) => None,
+            Memory::Values(values) => Some(values.as_bytes()),
             Memory::Static(bytes) => Some(bytes),
             Memory::Shared(bytes) => Some(bytes),
             #[cfg(feature = "bytes")]
@@ -124,6 +131,7 @@ impl Buffer {
                 Segments::one(part.segment()).copy_to(offset, &mut to[..count]);
             }
             Memory::Heap(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
+            Memory::Values(values) => to[..count].copy_from_slice(&values.as_bytes()[offset..offset + count]),
             Memory::Static(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             Memory::Shared(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             #[cfg(feature = "bytes")]
@@ -147,14 +155,15 @@ impl Buffer {
             Memory::Pooled(part) => {
                 View::of(from).copy_into(&Segments::one(part.segment()), offset);
             }
+            Memory::Values(values) => values.as_mut_bytes()[offset..offset + from.len()].copy_from_slice(from),
             _ => unreachable!("the buffer is writable"),
         }
         from.len()
     }
 
     /// Shortens the buffer to its first `len` bytes. Later operations send or receive only these. If the buffer has at
-    /// most `len` bytes, nothing changes. The memory is kept, except that a copy replaces an `Arc<[u8]>`. A buffer of a
-    /// [`BufferPool`] has its full length when it is taken from the pool again.
+    /// most `len` bytes, nothing changes. The memory is kept, except that a copy replaces an `Arc<[u8]>` and a vector of
+    /// other values than bytes. A buffer of a [`BufferPool`] has its full length when it is taken from the pool again.
     pub fn truncate(&mut self, len: usize) {
         if len >= self.len() {
             return;
@@ -163,6 +172,7 @@ impl Buffer {
             Memory::Heap(bytes) => bytes.truncate(len),
             Memory::Sealed(allocation) => allocation.truncate(len),
             Memory::Pooled(part) => part.truncate(len),
+            Memory::Values(values) => self.memory = Memory::Heap(values.as_bytes()[..len].to_vec()),
             Memory::Static(bytes) => *bytes = &bytes[..len],
             Memory::Shared(bytes) => *bytes = Arc::from(&bytes[..len]),
             #[cfg(feature = "bytes")]
@@ -179,6 +189,7 @@ impl Buffer {
             Memory::Heap(bytes) => bytes,
             Memory::Sealed(allocation) => allocation.to_vec(),
             Memory::Pooled(part) => Segments::one(part.segment()).to_vec(),
+            Memory::Values(values) => values.as_bytes().to_vec(),
             Memory::Static(bytes) => bytes.to_vec(),
             Memory::Shared(bytes) => bytes.to_vec(),
             #[cfg(feature = "bytes")]
@@ -195,6 +206,24 @@ impl Buffer {
         match self.memory {
             Memory::Sealed(allocation) => Ok(allocation),
             memory => Err(IntoAllocationError { buffer: Self { memory } }),
+        }
+    }
+}
+
+impl Buffer {
+    /// Creates a buffer of a vector of plain values.
+    pub(super) fn of_values(values: Box<dyn Values>) -> Self {
+        Self { memory: Memory::Values(values) }
+    }
+
+    /// Returns the vector of which [`of_values`](Self::of_values) made the buffer, or the buffer if it was made of
+    /// something else.
+    pub(super) fn into_values<T: Plain>(self) -> Result<Box<Vec<T>>, Self> {
+        match self.memory {
+            Memory::Values(values) if values.as_any().is::<Vec<T>>() => {
+                Ok(values.into_any().downcast().unwrap_or_else(|_| unreachable!("the type was checked")))
+            }
+            memory => Err(Self { memory }),
         }
     }
 }
@@ -268,6 +297,7 @@ impl BufferExt for Buffer {
             Memory::Pooled(part) => return part.segment(),
             // No slice of the vector is created, because an operation may be writing other parts of it.
             Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
+            Memory::Values(values) => values.location(),
             Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
             Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
             #[cfg(feature = "bytes")]
@@ -287,6 +317,11 @@ impl BufferExt for Buffer {
             Memory::Heap(bytes) => Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }),
             Memory::Sealed(allocation) => Some(allocation.segment()),
             Memory::Pooled(part) => Some(part.segment()),
+            Memory::Values(values) => {
+                let bytes = values.as_mut_bytes();
+                // SAFETY: as above.
+                Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
+            }
             Memory::Static(_) | Memory::Shared(_) => None,
             #[cfg(feature = "bytes")]
             Memory::Bytes(_) => None,
@@ -300,6 +335,13 @@ pub fn borrowed(bytes: &mut [u8]) -> Segment {
     // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment. During that time
     // the borrower accesses the memory only through the segment.
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+}
+
+/// Like [`borrowed`], for a region that peers may only read.
+#[inline]
+pub fn borrowed_to_read(bytes: &[u8]) -> Segment {
+    // SAFETY: the borrow outlives all use of the segment, as the caller guarantees, and the memory is not written.
+    unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }
 }
 
 impl From<Vec<u8>> for Buffer {
@@ -410,6 +452,7 @@ impl From<Buffer> for bytes::Bytes {
             Memory::Heap(bytes) => Self::from(bytes),
             Memory::Sealed(allocation) => Self::from(allocation.to_vec()),
             Memory::Pooled(part) => Self::from(Segments::one(part.segment()).to_vec()),
+            Memory::Values(values) => Self::from(values.as_bytes().to_vec()),
             Memory::Static(bytes) => Self::from_static(bytes),
             Memory::Shared(bytes) => Self::from_owner(bytes),
             Memory::Bytes(bytes) => *bytes,
@@ -430,6 +473,7 @@ mod tests {
         assert_eq!(pooled.copy_from(0, b"hello"), 5);
         vec![
             pooled,
+            crate::local_memory::typed_memory::TypedMemory::into_buffer(b"hello".map(u8::cast_signed).to_vec()),
             Buffer::from(b"hello".to_vec()),
             Buffer::from(b"hello".to_vec().into_boxed_slice()),
             Buffer::from(String::from("hello")),

@@ -45,7 +45,7 @@ const LARGE: usize = 512 << 10;
 /// The minimum size of an allocation that starts at a page.
 const PAGED: usize = 64 << 10;
 /// The size of a cache line, at which small allocations start.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// The reasons why memory was not allocated.
 #[derive(Debug, thiserror::Error)]
@@ -413,8 +413,8 @@ impl Drop for Allocation {
         }
         // Both the arena in the registry and this value's handle are dropped after the lock is released, because
         // unmapping takes time.
-        let unneeded =
-            Registry::lock().and_then(|mut all| all.give(self.block.arena.start(), self.block.offset, self.block.taken));
+        let unneeded = Registry::lock()
+            .and_then(|mut all| all.give(self.block.arena.start(), self.block.offset, self.block.taken));
         drop(unneeded);
     }
 }
