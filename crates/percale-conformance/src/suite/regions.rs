@@ -439,7 +439,7 @@ pub fn typed_region_returns_the_values_that_peers_wrote<F: Fabric>() {
     assert_eq!(allocation.close().expect("the memory").to_vec()[1..4], [[0; 2], [7, 8], [0; 2]]);
 }
 
-/// Scopes of borrowed memory end while a peer accesses it: afterwards the memory does not change. The closure forgets
+/// Scopes of borrowed memory end while a peer accesses it: afterwards the memory does not change. The closure leaks
 /// its regions, and sometimes panics.
 ///
 /// Requirements: REV-001, REV-004, REV-006.
@@ -454,7 +454,7 @@ pub fn borrowed_memory_is_not_written_after_its_scope<F: Fabric>() {
                 let writable = scope.register(&mut written, ALL).expect("a region");
                 let readable = scope.register_shared(&read, Access::REMOTE_READ).expect("a region");
                 let (to, from) = (writable.remote(), readable.remote());
-                std::mem::forget([writable, readable]);
+                Box::leak(Box::new([writable, readable]));
                 for len in [8, 3000, LEN] {
                     let write = mesh.endpoint(0).write(mesh.peer(1), vec![round; len], to.at(..len as u64));
                     let read = mesh.endpoint(0).read(mesh.peer(1), from.at(..len as u64), vec![0; len]);
