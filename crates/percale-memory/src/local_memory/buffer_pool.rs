@@ -1,19 +1,20 @@
 //! Pools of buffers that share one allocation.
 //!
-//! A pool divides one [`Allocation`] into *parts* of equal length, and hands them out as [`Buffer`](super::buffer::Buffer)s.
+//! A pool divides one [`Allocation`] into *parts* of equal length, and hands them out as
+//! [`Buffer`](super::buffer::Buffer)s.
 //!
 //! Invariants:
 //! 1. The number of a part is either in the list of free parts, or in exactly one [`PoolPart`]. Taking a part removes
 //!    the number from the list, and dropping the `PoolPart` puts it back.
-//! 2. A `PoolPart` is dropped by its owner only. An operation whose memory a peer may still access owns its buffer until
-//!    the peer has let go of it, so the part cannot be taken again before.
+//! 2. A `PoolPart` is dropped by its owner only. An operation whose memory a peer may still access owns its buffer
+//!    until the peer has let go of it, so the part cannot be taken again before.
 //! 3. The pool and each part keep the allocation alive. So the pool may be dropped while parts are in use.
 //! 4. The list never grows beyond the capacity with which it was made, so neither taking nor dropping allocates.
 //!
 //! The list is a stack under a lock, which is held for the time of a push or a pop. A stack of atomics would need
 //! generations in its head (a thread that was stopped between two of its steps must not succeed later), and would save
-//! little: an uncontended lock is one exchange to enter and one to leave. The part that was returned last is taken first,
-//! because it is most likely in a cache.
+//! little: an uncontended lock is one exchange to enter and one to leave. The part that was returned last is taken
+//! first, because it is most likely in a cache.
 //!
 //! A forked child has no part of its parent's pool: the memory does not exist there, and the lock may have been held
 //! by a thread of the parent. So a child takes no lock and gets no buffer.
@@ -61,11 +62,11 @@ impl Drop for PoolMemory {
 /// All buffers are parts of one allocation, which local peers can map, and which is registered with the RDMA device as
 /// a whole when the pool is created. Taking a buffer and returning it cost one uncontended lock each, and never
 /// allocate. A buffer returns to its pool when it is dropped, wherever that happens: the result of an operation, an
-/// error, an operation that was cancelled or dropped, a closed region. If an operation is dropped while a peer may still
-/// access its buffer, the buffer returns when the peer can no longer access it.
+/// error, an operation that was cancelled or dropped, a closed region. If an operation is dropped while a peer may
+/// still access its buffer, the buffer returns when the peer can no longer access it.
 ///
-/// A pool is created by `Domain::buffer_pool`. Clones are handles to the same buffers, and several threads may use them.
-/// The memory exists until the pool and all its buffers were dropped, in any order. A buffer that is forgotten
+/// A pool is created by `Domain::buffer_pool`. Clones are handles to the same buffers, and several threads may use
+/// them. The memory exists until the pool and all its buffers were dropped, in any order. A buffer that is forgotten
 /// ([`std::mem::forget`]) never returns.
 #[derive(Clone)]
 pub struct BufferPool {

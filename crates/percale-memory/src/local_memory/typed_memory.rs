@@ -30,8 +30,8 @@ pub trait TypedMemory: private::Sealed + Sized {
     /// The type of the values.
     type Value: Plain;
 
-    /// Converts the memory to a buffer of its bytes, without copying them. For `Vec<T>` and `Box<[T]>`, 24 bytes for the
-    /// handle are allocated.
+    /// Converts the memory to a buffer of its bytes, without copying them. For `Vec<T>` and `Box<[T]>`, 24 bytes for
+    /// the handle are allocated.
     fn into_buffer(self) -> Buffer;
 
     /// Converts a buffer back to the memory of which [`into_buffer`](Self::into_buffer) made it.

@@ -249,8 +249,8 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// If the system has no memory or descriptors left, or if there would be 2^32 buffers or more, or buffers of 4 GiB or
-    /// more.
+    /// If the system has no memory or descriptors left, or if there would be 2^32 buffers or more, or buffers of 4 GiB
+    /// or more.
     pub fn buffer_pool(&self, count: usize, len: usize) -> Result<BufferPool, AllocateError> {
         let pool = BufferPool::new(count, len)?;
         #[cfg(all(not(loom), feature = "verbs"))]

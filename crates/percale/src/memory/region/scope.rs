@@ -9,8 +9,8 @@
 //! 2. The handles are closed by a local value of [`Domain::scope`], which no other code can forget.
 //! 3. Closing has no timeout. It ends when every peer that had announced an access has withdrawn it or its process has
 //!    ended, no thread of this process is in the memory, and no device has the memory registered. It cannot fail for
-//!    another reason, because windows cannot be bound to scoped regions. If it does nevertheless, or panics, the process
-//!    is aborted.
+//!    another reason, because windows cannot be bound to scoped regions. If it does nevertheless, or panics, the
+//!    process is aborted.
 //! 4. A forked child has its own copy of the memory, which no peer accesses, so nothing is closed there.
 
 use std::cell::RefCell;
@@ -138,8 +138,8 @@ impl Domain {
     /// return until it continues or its process ends, **without a limit**: the borrow ends when this returns, so there
     /// is no memory that could be kept for the peer. The `revoke_timeout` of the domain does not apply. An access to
     /// memory in RAM takes microseconds, so this concerns only stopped peers. Domains that trust no peer
-    /// ([`Trust::None`](crate::Trust::None)), and regions that are accessed over TCP or RDMA, are not delayed by peers. To
-    /// be independent of local peers, register memory that the region owns, with [`Domain::register`].
+    /// ([`Trust::None`](crate::Trust::None)), and regions that are accessed over TCP or RDMA, are not delayed by peers.
+    /// To be independent of local peers, register memory that the region owns, with [`Domain::register`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -14,7 +14,9 @@ pub struct TypedRegion<M: TypedMemory> {
     memory: PhantomData<M>,
 }
 
-crate::short_debug!(for [M: TypedMemory] TypedRegion<M>, "TypedRegion", access: |this| this.access(), len: |this| this.len());
+crate::short_debug!(
+    for [M: TypedMemory] TypedRegion<M>, "TypedRegion", access: |this| this.access(), len: |this| this.len()
+);
 
 impl Domain {
     /// Registers memory of plain values, which peers may access with the rights `access`. The region owns the memory
@@ -28,7 +30,7 @@ impl Domain {
     /// let name = region.remote().to_bytes(); // to be sent to peers, which write values of 8 bytes
     /// let values: Vec<f64> = region.close()?; // no peer accesses it any more
     ///
-    /// let counters = domain.register_typed(domain.allocate_of::<u64>(8)?, Access::REMOTE_WRITE)?; // mapped by local peers
+    /// let counters = domain.register_typed(domain.allocate_of::<u64>(8)?, Access::REMOTE_WRITE)?;
     /// assert_eq!(counters.get(3), 0);
     /// # drop((name, values)); Ok(()) }
     /// ```
