@@ -137,12 +137,13 @@ pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 pub use endpoint::{BindError, Endpoint, EndpointBuilder, Handle, Owned, Ownership, Shared, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
-pub use memory::buffer::Buffer;
+pub use memory::buffer::{Buffer, BufferPool};
 pub use memory::region::{
     Access, MappedKey, MemoryView, RawKey, RawRegion, Region, RegionSlice, RemoteMemory, RemoteMemoryError,
-    VerbsAccess, ViewError,
+    TypedRegion, VerbsAccess, ViewError,
 };
 pub use memory::sealed::Allocation;
+pub use memory::typed::{Plain, TypedAllocation, TypedMemory};
 pub use memory::volatile::{Segment, Segments};
 pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};
 /// The registration cache that a domain opens ([`Domain::registration_cache`]).

@@ -68,8 +68,8 @@ pub(crate) mod tcp {
 
 pub(crate) mod verbs {
     pub(crate) use percale_transport::verbs::{Adapter, Pins, PostFailure, VerbsLink};
+    #[cfg(all(feature = "verbs", not(loom)))]
+    pub(crate) use percale_transport::verbs::{EarlyRegistration, Registers, VerbsRegistrar};
     #[cfg(all(test, feature = "verbs", not(loom)))]
     pub(crate) use percale_transport::verbs::{QueuePairEnd, Rights, double, testing};
-    #[cfg(all(feature = "verbs", not(loom)))]
-    pub(crate) use percale_transport::verbs::{Registers, VerbsRegistrar};
 }

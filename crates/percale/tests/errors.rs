@@ -50,6 +50,7 @@ fn errors_convert_to_boxes_that_other_threads_can_use() {
     check::<RegisterError>();
     check::<PendingError>();
     check::<IntoAllocationError>();
+    check::<percale::memory::typed::FromBufferError>();
     check::<CompletionError>();
     check::<CounterError>();
 }

@@ -35,6 +35,7 @@ pub mod local_keys;
 pub mod messages;
 pub mod model;
 pub mod operation_sets;
+pub mod pools;
 pub mod probing;
 pub mod regions;
 pub mod remote;

@@ -1,5 +1,7 @@
 //! Tests of regions: raw keys, asynchronous registration, enabling and refreshing, endpoints, and authorization keys.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::memory::region::{PendingError, RAW_KEY_BYTES, RegisterError};
 use percale::{
@@ -411,5 +413,68 @@ pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {
                 }
             }
         }
+    }
+}
+
+/// A region of plain values is accessed by peers, and returns its memory in its type.
+///
+/// Requirements: RMA-001, RMA-002.
+pub fn typed_region_returns_the_values_that_peers_wrote<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer, domain) = (mesh.endpoint(0), mesh.peer(1), &mesh.test_endpoint(1).domain);
+    let vector = domain.register_typed(vec![1.5_f64; 1000], ALL).expect("a region");
+    let allocation =
+        domain.register_typed(domain.allocate_of::<[u32; 2]>(500).expect("memory"), ALL).expect("a region");
+    for remote in [vector.remote(), allocation.remote()] {
+        mesh.finish(a.write(peer, [7_u32, 8].map(u32::to_ne_bytes).concat(), remote.at(16..24))).expect("a write");
+        let first = mesh.finish(a.read(peer, remote.at(0..8), vec![0; 8])).expect("a read").into_vec();
+        assert_eq!(first, if remote == vector.remote() { 1.5_f64.to_ne_bytes() } else { [0; 8] });
+    }
+    let values: Vec<f64> = vector.close().expect("the memory");
+    assert_eq!(
+        (values[1], values[2].to_ne_bytes().as_slice()),
+        (1.5, [7_u32, 8].map(u32::to_ne_bytes).concat().as_slice())
+    );
+    assert_eq!(allocation.get(2), [7, 8]);
+    assert_eq!(allocation.close().expect("the memory").to_vec()[1..4], [[0; 2], [7, 8], [0; 2]]);
+}
+
+/// Scopes of borrowed memory end while a peer accesses it: afterwards the memory does not change. The closure leaks
+/// its regions, and sometimes panics.
+///
+/// Requirements: REV-001, REV-004, REV-006.
+pub fn borrowed_memory_is_not_written_after_its_scope<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.test_endpoint(1).domain;
+    let (mut written, read) = (vec![0; LEN], content(1, LEN));
+    for round in 1..30_u8 {
+        let mut under_way = Vec::new();
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            domain.scope(|scope| {
+                let writable = scope.register(&mut written, ALL).expect("a region");
+                let readable = scope.register_shared(&read, Access::REMOTE_READ).expect("a region");
+                let (to, from) = (writable.remote(), readable.remote());
+                Box::leak(Box::new([writable, readable]));
+                for len in [8, 3000, LEN] {
+                    let write = mesh.endpoint(0).write(mesh.peer(1), vec![round; len], to.at(..len as u64));
+                    let read = mesh.endpoint(0).read(mesh.peer(1), from.at(..len as u64), vec![0; len]);
+                    under_way.extend([(write.start(), false), (read.start(), true)]);
+                }
+                mesh.turns(usize::from(round % 7));
+                assert!(round % 3 > 0, "as intended");
+            });
+        }));
+        assert_eq!(ended.is_err(), round % 3 == 0);
+        let before = written.clone();
+        for (operation, reads) in under_way {
+            match mesh.finish(operation.expect("the operation was posted")) {
+                Ok(buffer) if reads => {
+                    same(buffer.as_slice().expect("a vector"), &read[..buffer.len()], "the data read")
+                }
+                Ok(_) => {}
+                Err(error) => assert_eq!(code(&error), ErrorCode::KeyRejected),
+            }
+        }
+        assert!(written == before, "round {round}: memory was written after its scope had ended");
     }
 }

@@ -40,6 +40,12 @@ mod conformance {
                 crate::sets_allocate_nothing::<percale_conformance::fabric::Shm>();
             }
 
+            /// Requirements: RES-004, RES-011.
+            #[test]
+            fn buffers_of_a_pool_allocate_nothing() {
+                crate::pools_allocate_nothing::<percale_conformance::fabric::Shm>();
+            }
+
             /// Requirements: RES-003.
             #[test]
             fn short_messages_make_no_system_call() {
@@ -59,6 +65,12 @@ mod conformance {
             #[test]
             fn operation_sets_allocate_nothing() {
                 crate::sets_allocate_nothing::<percale_conformance::fabric::Loopback>();
+            }
+
+            /// Requirements: RES-004, RES-011.
+            #[test]
+            fn buffers_of_a_pool_allocate_nothing() {
+                crate::pools_allocate_nothing::<percale_conformance::fabric::Loopback>();
             }
         }
     }
@@ -162,6 +174,34 @@ fn sets_allocate_nothing<F: Fabric>() {
     let before = counting::of_this_thread();
     (0..1000).for_each(|_| round());
     assert_eq!(counting::of_this_thread() - before, 0, "allocations of 16,000 operations over {}", F::NAME);
+}
+
+/// Checks that messages with buffers of a pool, which are taken for each operation and then dropped, do not allocate.
+/// This includes messages that are too long for the hot path.
+fn pools_allocate_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
+    let pool = mesh.test_endpoint(0).domain.buffer_pool(2, 100_000).expect("a pool");
+    let round = |len: usize| {
+        let mut receive = b.tagged_recv(1, 0, pool.take().expect("a buffer")).start().expect("a receive");
+        let mut source = pool.take().expect("a buffer");
+        source.copy_from(0, &[7; 8]);
+        source.truncate(len);
+        let mut send = a.tagged_send(mesh.peer(1), 1, source).start().expect("a send");
+        assert!(pool.take().is_none(), "both buffers are in use");
+        while !(receive.is_ready() && send.is_ready()) {}
+        assert_eq!(receive.wait().expect("a message").len, len);
+        assert_eq!(send.wait().expect("sent").len(), len);
+    };
+    let rounds = |count: usize| {
+        for len in [8, 48, 600, 5000, 100_000] {
+            (0..count).for_each(|_| round(len));
+        }
+    };
+    rounds(200);
+    let before = counting::of_this_thread();
+    rounds(500);
+    assert_eq!(counting::of_this_thread() - before, 0, "allocations of 2,500 messages over {}", F::NAME);
 }
 
 /// Checks under strace that a thread makes no system calls while it runs 20,000 ping-pongs. Calls that establish its

@@ -190,6 +190,13 @@ fn domain_calls(domain: &Domain, endpoint: &percale::SharedEndpoint) {
         case("domain: fixed_buffers", || domain.fixed_buffers(1).is_err());
         case("domain: address_vector", || harmless(domain.address_vector().build()));
         case("domain: allocate", || harmless(domain.allocate(1 << 16)));
+        case("domain: allocate_of", || harmless(domain.allocate_of::<u64>(100)));
+        case("domain: buffer_pool", || {
+            domain
+                .buffer_pool(2, 100)
+                .is_ok_and(|pool| pool.take().is_some_and(|mut own| own.copy_from(0, b"own") == 3))
+        });
+        case("domain: register_typed", || domain.register_typed(vec![0_u64; 8], Access::REMOTE_READ).is_err());
         case("domain: transports", || harmless(domain.transports()));
         case("domain: scalable_endpoint", || domain.scalable_endpoint().bind("127.0.0.1:0").is_err());
         case("domain: shared_receive", || harmless(domain.shared_receive()));

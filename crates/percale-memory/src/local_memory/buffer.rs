@@ -10,15 +10,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::sealed::Allocation;
-use super::volatile::Segment;
-use crate::local_memory::sealed::AllocationExt as _;
+use super::buffer_pool::{BufferPool, PoolPart};
+use super::sealed::{Allocation, AllocationExt as _};
+use super::typed_memory::{Plain, Values};
+use super::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 
 /// Memory for one operation. Types that own their bytes convert to it.
 ///
 /// | from | can be received into | copies the bytes |
 /// |---|---|---|
 /// | `Vec<u8>`, `Box<[u8]>`, `String`, [`Allocation`] | yes | no |
+/// | [`BufferPool::take`] | yes | no, and nothing is allocated |
+/// | memory of plain values, by [`TypedMemory::into_buffer`](super::typed_memory::TypedMemory::into_buffer) | yes | no, but 24 bytes for the handle of a vector are allocated |
 /// | `[u8; N]` | yes | yes, to the heap, because the bytes have to stay in place while the buffer moves |
 /// | `Cow<'static, [u8]>`, `Cow<'static, str>` | if it is `Cow::Owned` | no |
 /// | `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>` | no | no |
@@ -35,6 +38,8 @@ impl std::fmt::Debug for Buffer {
         let kind = match &self.memory {
             Memory::Heap(_) => "heap",
             Memory::Sealed(_) => "sealed",
+            Memory::Pooled(_) => "pool",
+            Memory::Values(_) => "values",
             Memory::Static(_) => "static",
             Memory::Shared(_) => "shared",
             #[cfg(feature = "bytes")]
@@ -49,6 +54,10 @@ enum Memory {
     /// the compiler may assume that they do not.
     Heap(Vec<u8>),
     Sealed(Allocation),
+    /// A part of an allocation, which returns to its pool.
+    Pooled(PoolPart),
+    /// A vector of plain values.
+    Values(Box<dyn Values>),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
     /// In a box, because a buffer has three words. The bytes themselves are not in the box.
@@ -72,6 +81,8 @@ impl Buffer {
         match &self.memory {
             Memory::Heap(bytes) => bytes.len(),
             Memory::Sealed(allocation) => allocation.len(),
+            Memory::Pooled(part) => part.len(),
+            Memory::Values(values) => values.location().1,
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
             #[cfg(feature = "bytes")]
@@ -90,17 +101,18 @@ impl Buffer {
     #[must_use]
     #[inline]
     pub const fn is_writable(&self) -> bool {
-        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_))
+        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_) | Memory::Pooled(_) | Memory::Values(_))
     }
 
-    /// Returns the bytes, or `None` for an [`Allocation`]. Peers may be writing an allocation, so its bytes have to be
-    /// [copied](Self::copy_to).
+    /// Returns the bytes, or `None` for an [`Allocation`] and for a buffer of a [`BufferPool`]. Peers may be writing an
+    /// allocation, so its bytes have to be [copied](Self::copy_to).
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.memory {
             Memory::Heap(bytes) => Some(bytes),
-            Memory::Sealed(_) => None,
+            Memory::Sealed(_) | Memory::Pooled(_) => None,
+            Memory::Values(values) => Some(values.as_bytes()),
             Memory::Static(bytes) => Some(bytes),
             Memory::Shared(bytes) => Some(bytes),
             #[cfg(feature = "bytes")]
@@ -115,13 +127,57 @@ impl Buffer {
         let count = to.len().min(self.len() - offset);
         match &self.memory {
             Memory::Sealed(allocation) => allocation.read(offset, &mut to[..count]),
+            Memory::Pooled(part) => {
+                Segments::one(part.segment()).copy_to(offset, &mut to[..count]);
+            }
             Memory::Heap(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
+            Memory::Values(values) => to[..count].copy_from_slice(&values.as_bytes()[offset..offset + count]),
             Memory::Static(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             Memory::Shared(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             #[cfg(feature = "bytes")]
             Memory::Bytes(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
         }
         count
+    }
+
+    /// Copies `from` to the bytes starting at `offset`. Returns the number of bytes copied, which is limited by the
+    /// length of the buffer, and is 0 if the buffer is not [writable](Self::is_writable).
+    #[inline]
+    pub fn copy_from(&mut self, offset: usize, from: &[u8]) -> usize {
+        if !self.is_writable() {
+            return 0;
+        }
+        let offset = offset.min(self.len());
+        let from = &from[..from.len().min(self.len() - offset)];
+        match &mut self.memory {
+            Memory::Heap(bytes) => bytes[offset..offset + from.len()].copy_from_slice(from),
+            Memory::Sealed(allocation) => allocation.write(offset, from),
+            Memory::Pooled(part) => {
+                View::of(from).copy_into(&Segments::one(part.segment()), offset);
+            }
+            Memory::Values(values) => values.as_mut_bytes()[offset..offset + from.len()].copy_from_slice(from),
+            _ => unreachable!("the buffer is writable"),
+        }
+        from.len()
+    }
+
+    /// Shortens the buffer to its first `len` bytes. Later operations send or receive only these. If the buffer has at
+    /// most `len` bytes, nothing changes. The memory is kept, except that a copy replaces an `Arc<[u8]>` and a vector of
+    /// other values than bytes. A buffer of a [`BufferPool`] has its full length when it is taken from the pool again.
+    pub fn truncate(&mut self, len: usize) {
+        if len >= self.len() {
+            return;
+        }
+        match &mut self.memory {
+            Memory::Heap(bytes) => bytes.truncate(len),
+            Memory::Sealed(allocation) => allocation.truncate(len),
+            Memory::Pooled(part) => part.truncate(len),
+            Memory::Values(values) => self.memory = Memory::Heap(values.as_bytes()[..len].to_vec()),
+            Memory::Static(bytes) => *bytes = &bytes[..len],
+            Memory::Shared(bytes) => *bytes = Arc::from(&bytes[..len]),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => bytes.truncate(len),
+        }
     }
 
     /// Converts the buffer to a vector: the one from which it was created, or a copy of any other memory. (If there is
@@ -132,6 +188,8 @@ impl Buffer {
         match self.memory {
             Memory::Heap(bytes) => bytes,
             Memory::Sealed(allocation) => allocation.to_vec(),
+            Memory::Pooled(part) => Segments::one(part.segment()).to_vec(),
+            Memory::Values(values) => values.as_bytes().to_vec(),
             Memory::Static(bytes) => bytes.to_vec(),
             Memory::Shared(bytes) => bytes.to_vec(),
             #[cfg(feature = "bytes")]
@@ -148,6 +206,24 @@ impl Buffer {
         match self.memory {
             Memory::Sealed(allocation) => Ok(allocation),
             memory => Err(IntoAllocationError { buffer: Self { memory } }),
+        }
+    }
+}
+
+impl Buffer {
+    /// Creates a buffer of a vector of plain values.
+    pub(super) fn of_values(values: Box<dyn Values>) -> Self {
+        Self { memory: Memory::Values(values) }
+    }
+
+    /// Returns the vector of which [`of_values`](Self::of_values) made the buffer, or the buffer if it was made of
+    /// something else.
+    pub(super) fn into_values<T: Plain>(self) -> Result<Box<Vec<T>>, Self> {
+        match self.memory {
+            Memory::Values(values) if values.as_any().is::<Vec<T>>() => {
+                Ok(values.into_any().downcast().unwrap_or_else(|_| unreachable!("the type was checked")))
+            }
+            memory => Err(Self { memory }),
         }
     }
 }
@@ -191,7 +267,7 @@ pub trait BufferExt: Sized {
     #[track_caller]
     fn check_here(&self);
 
-    /// Returns the allocation from which the buffer was created, if it was.
+    /// Returns the allocation that contains the memory, if percale allocated it.
     fn as_allocation(&self) -> Option<&Allocation>;
 
     /// Returns the memory as a segment to be read by an operation. Until that operation has completed, the caller keeps
@@ -206,7 +282,7 @@ pub trait BufferExt: Sized {
 impl BufferExt for Buffer {
     #[inline]
     fn check_here(&self) {
-        if let Memory::Sealed(allocation) = &self.memory {
+        if let Some(allocation) = self.as_allocation() {
             allocation.check_here();
         }
     }
@@ -215,6 +291,7 @@ impl BufferExt for Buffer {
     fn as_allocation(&self) -> Option<&Allocation> {
         match &self.memory {
             Memory::Sealed(allocation) => Some(allocation),
+            Memory::Pooled(part) => Some(part.allocation()),
             _ => None,
         }
     }
@@ -223,8 +300,10 @@ impl BufferExt for Buffer {
     fn segment_for_send(&self) -> Segment {
         let (start, len) = match &self.memory {
             Memory::Sealed(allocation) => return allocation.segment(),
+            Memory::Pooled(part) => return part.segment(),
             // No slice of the vector is created, because an operation may be writing other parts of it.
             Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
+            Memory::Values(values) => values.location(),
             Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
             Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
             #[cfg(feature = "bytes")]
@@ -243,6 +322,12 @@ impl BufferExt for Buffer {
             // while the segment is in use.
             Memory::Heap(bytes) => Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }),
             Memory::Sealed(allocation) => Some(allocation.segment()),
+            Memory::Pooled(part) => Some(part.segment()),
+            Memory::Values(values) => {
+                let bytes = values.as_mut_bytes();
+                // SAFETY: as above.
+                Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
+            }
             Memory::Static(_) | Memory::Shared(_) => None,
             #[cfg(feature = "bytes")]
             Memory::Bytes(_) => None,
@@ -256,6 +341,13 @@ pub fn borrowed(bytes: &mut [u8]) -> Segment {
     // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment. During that time
     // the borrower accesses the memory only through the segment.
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+}
+
+/// Like [`borrowed`], for a region that peers may only read.
+#[inline]
+pub fn borrowed_to_read(bytes: &[u8]) -> Segment {
+    // SAFETY: the borrow outlives all use of the segment, as the caller guarantees, and the memory is not written.
+    unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }
 }
 
 impl From<Vec<u8>> for Buffer {
@@ -283,6 +375,17 @@ impl From<Allocation> for Buffer {
     #[inline]
     fn from(allocation: Allocation) -> Self {
         Self { memory: Memory::Sealed(allocation) }
+    }
+}
+
+impl BufferPool {
+    /// Takes a buffer of the pool, with its full length. It contains the bytes of its last use, and at first zeros.
+    /// Returns `None` if all buffers are in use, or in a forked child of the process that created the pool. Memory is
+    /// never allocated.
+    #[must_use]
+    #[inline]
+    pub fn take(&self) -> Option<Buffer> {
+        Some(Buffer { memory: Memory::Pooled(self.take_part()?) })
     }
 }
 
@@ -349,11 +452,13 @@ impl From<bytes::Bytes> for Buffer {
 
 #[cfg(feature = "bytes")]
 impl From<Buffer> for bytes::Bytes {
-    /// Returns the memory of the buffer, or a copy if it is an [`Allocation`], which peers may be writing.
+    /// Returns the memory of the buffer, or a copy if percale allocated it, because peers may be writing such memory.
     fn from(buffer: Buffer) -> Self {
         match buffer.memory {
             Memory::Heap(bytes) => Self::from(bytes),
             Memory::Sealed(allocation) => Self::from(allocation.to_vec()),
+            Memory::Pooled(part) => Self::from(Segments::one(part.segment()).to_vec()),
+            Memory::Values(values) => Self::from(values.as_bytes().to_vec()),
             Memory::Static(bytes) => Self::from_static(bytes),
             Memory::Shared(bytes) => Self::from_owner(bytes),
             Memory::Bytes(bytes) => *bytes,
@@ -364,15 +469,17 @@ impl From<Buffer> for bytes::Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::local_memory::buffer_pool::BufferPoolExt as _;
     use crate::local_memory::sealed::allocate;
-    use crate::local_memory::volatile::SegmentsExt as _;
-    use crate::local_memory::volatile::ViewExt as _;
-    use crate::local_memory::volatile::{Segments, View};
 
     fn all() -> Vec<Buffer> {
         let mut allocation = allocate(5).unwrap();
         allocation.write(0, b"hello");
+        let mut pooled = crate::local_memory::buffer_pool::BufferPool::new(1, 5).unwrap().take().unwrap();
+        assert_eq!(pooled.copy_from(0, b"hello"), 5);
         vec![
+            pooled,
+            crate::local_memory::typed_memory::TypedMemory::into_buffer(b"hello".map(u8::cast_signed).to_vec()),
             Buffer::from(b"hello".to_vec()),
             Buffer::from(b"hello".to_vec().into_boxed_slice()),
             Buffer::from(String::from("hello")),
@@ -416,6 +523,29 @@ mod tests {
             let moved = Box::new(buffer);
             assert_eq!(View::of(b"WORLD").copy_into(&Segments::one(segment), 0), 5);
             assert_eq!(moved.into_vec(), b"WORLD");
+        }
+    }
+
+    #[test]
+    fn bytes_are_copied_into_writable_buffers_only() {
+        for mut buffer in all() {
+            let copied = if buffer.is_writable() { [2, 0] } else { [0, 0] };
+            assert_eq!([buffer.copy_from(3, b"PPP"), buffer.copy_from(9, b"P")], copied);
+            assert_eq!(buffer.into_vec(), if copied[0] == 2 { b"helPP" } else { b"hello" });
+        }
+    }
+
+    #[test]
+    fn every_buffer_kind_can_be_shortened() {
+        for mut buffer in all() {
+            let writable = buffer.is_writable();
+            buffer.truncate(6);
+            assert_eq!(buffer.len(), 5);
+            buffer.truncate(2);
+            assert_eq!((buffer.len(), buffer.is_writable()), (2, writable));
+            assert_eq!(Segments::one(buffer.segment_for_send()).to_vec(), b"he");
+            buffer.truncate(0);
+            assert!(buffer.into_vec().is_empty());
         }
     }
 

@@ -4,8 +4,10 @@
 //! * [`volatile`] contains references to memory that other threads or processes may be writing, and copies to and from
 //!   it.
 //! * [`memory_view`] is access of the owner to memory that peers may access at the same time.
-//! * [`buffer`] is the memory that safe operations own while they are in progress.
+//! * [`buffer`] is the memory that safe operations own while they are in progress. [`buffer_pool`] hands out buffers of
+//!   one allocation.
 //! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
+//! * [`typed_memory`] is memory of plain values of a type, which buffers can own.
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
 //! * `doorbell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
 //!   memory that may be unmapped.
@@ -16,6 +18,7 @@ pub mod access;
 pub mod atomic;
 pub mod barrier;
 pub mod buffer;
+pub mod buffer_pool;
 pub mod doorbell;
 mod free_list;
 pub mod kernel;
@@ -23,5 +26,6 @@ pub mod mapping;
 pub mod memory_view;
 pub mod rundown;
 pub mod sealed;
+pub mod typed_memory;
 pub mod volatile;
 pub mod words;

@@ -45,7 +45,7 @@ const LARGE: usize = 512 << 10;
 /// The minimum size of an allocation that starts at a page.
 const PAGED: usize = 64 << 10;
 /// The size of a cache line, at which small allocations start.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// The reasons why memory was not allocated.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +60,17 @@ pub enum AllocateError {
     /// This process has used all of its 2^32 arena numbers.
     #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
     Exhausted,
+    /// The pool would have more buffers, or longer ones, than a pool can have.
+    #[error(
+        "a pool has fewer than 2^32 buffers of less than 2^32 bytes, so it cannot have {count} buffers of {len} bytes; \
+         use several pools, or Domain::allocate for longer buffers"
+    )]
+    Pool {
+        /// The number of buffers.
+        count: usize,
+        /// The length of each buffer in bytes.
+        len: usize,
+    },
 }
 
 impl From<io::Error> for AllocateError {
@@ -76,6 +87,7 @@ impl AllocateError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::System(error) => call::errno(error).unwrap_or(libc::ENOMEM),
+            Self::Pool { .. } => libc::EINVAL,
             _ => libc::ENOMEM,
         }
     }
@@ -191,9 +203,9 @@ impl Registry {
 
     /// Returns an allocation's memory to its arena. If the arena is no longer needed, returns it, to be dropped without
     /// the lock.
-    fn give(&mut self, start: usize, offset: usize, len: usize) -> Option<Registered> {
+    fn give(&mut self, start: usize, offset: usize, taken: usize) -> Option<Registered> {
         let registered = self.arenas.get_mut(&start)?;
-        registered.free.give(offset, reserved(len));
+        registered.free.give(offset, taken);
         let spare = |other: &Registered| other.shared && other.free.is_unused();
         if !registered.free.is_unused() || (registered.shared && self.arenas.values().filter(|a| spare(a)).count() < 2)
         {
@@ -205,8 +217,9 @@ impl Registry {
 
 impl Registered {
     fn take(&mut self, len: usize) -> Option<Allocation> {
-        let offset = self.free.take(reserved(len), alignment(len))?;
-        Some(Allocation { block: Box::new(Block { arena: Arc::clone(&self.arena), offset, len }) })
+        let taken = reserved(len);
+        let offset = self.free.take(taken, alignment(len))?;
+        Some(Allocation { block: Box::new(Block { arena: Arc::clone(&self.arena), offset, len, taken }) })
     }
 }
 
@@ -216,7 +229,7 @@ fn alignment(len: usize) -> usize {
 }
 
 /// Returns the number of bytes that an allocation of `len` bytes takes up.
-fn reserved(len: usize) -> usize {
+pub(super) fn reserved(len: usize) -> usize {
     len.max(1).next_multiple_of(alignment(len))
 }
 
@@ -268,6 +281,8 @@ struct Block {
     arena: Arc<Arena>,
     offset: usize,
     len: usize,
+    /// The number of bytes that the allocation takes up in the arena.
+    taken: usize,
 }
 
 crate::short_debug!(Allocation, "Allocation");
@@ -354,6 +369,11 @@ impl Allocation {
         self.block.arena.mapping.is_here()
     }
 
+    /// Reduces the length. All of the memory is freed with the allocation.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.block.len = self.block.len.min(len);
+    }
+
     #[track_caller]
     fn check(&self, offset: usize, len: usize) {
         assert!(
@@ -393,8 +413,8 @@ impl Drop for Allocation {
         }
         // Both the arena in the registry and this value's handle are dropped after the lock is released, because
         // unmapping takes time.
-        let unneeded =
-            Registry::lock().and_then(|mut all| all.give(self.block.arena.start(), self.block.offset, self.block.len));
+        let unneeded = Registry::lock()
+            .and_then(|mut all| all.give(self.block.arena.start(), self.block.offset, self.block.taken));
         drop(unneeded);
     }
 }

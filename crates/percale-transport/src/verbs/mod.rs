@@ -32,10 +32,10 @@ mod wire_pair;
 
 pub use crate::wire::queue_pair::{Gid, QueuePairEnd};
 pub use adapter::Adapter;
-#[cfg(not(loom))]
-pub use direct::Registers;
 #[cfg(any(test, fuzzing))]
 pub use direct::fuzz_grants;
+#[cfg(not(loom))]
+pub use direct::{EarlyRegistration, Registers};
 pub use direct::{Pins, PostFailure};
 pub use link::VerbsLink;
 #[cfg(not(loom))]

@@ -21,7 +21,9 @@ pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, O
 pub use self::key::{KEY_LIMIT, read_authorization_key};
 use crate::address_vector::VectorBuilder;
 use crate::local_memory::access::Access;
+use crate::local_memory::buffer_pool::{BufferPool, BufferPoolExt as _};
 use crate::local_memory::sealed::{self, AllocateError, Allocation};
+use crate::local_memory::typed_memory::{Plain, TypedAllocation};
 use crate::region::window::TypeTwo;
 use crate::region::{AccessOrigin, Keyring, Keys, RemoteMemory, Secret};
 use crate::system::forked::Process;
@@ -30,6 +32,8 @@ use crate::transport::connect::Service;
 use crate::transport::doorbell_allocator::WaitState;
 use crate::transport::kind::TransportKind;
 use crate::transport::sim::Network;
+#[cfg(all(not(loom), feature = "verbs"))]
+use crate::transport::verbs::EarlyRegistration;
 use crate::transport::verbs::{Adapter, Pins};
 
 /// The threads that make progress.
@@ -206,6 +210,57 @@ impl Domain {
     /// If the system has no memory or descriptors left.
     pub fn allocate(&self, len: usize) -> Result<Allocation, AllocateError> {
         sealed::allocate(len)
+    }
+
+    /// Allocates memory for `count` plain values, all bytes 0, which local peers can map. The values are aligned.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_of<T: Plain>(&self, count: usize) -> Result<TypedAllocation<T>, AllocateError> {
+        TypedAllocation::new(count)
+    }
+
+    /// Creates a pool of `count` buffers of `len` bytes each, in one allocation, for operations that should neither
+    /// allocate nor register memory. If the domain uses an RDMA device, all of the memory is registered now.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use percale::Info;
+    /// # let domain = Info::discover()?.best()?.open()?;
+    /// # let vector = domain.address_vector().build()?;
+    /// # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+    /// # let peer = vector.insert(endpoint.address())?;
+    /// let pool = domain.buffer_pool(16, 4096)?;
+    /// let mut receive = endpoint.recv(pool.take().ok_or("all buffers are in use")?).start()?;
+    ///
+    /// let mut buffer = pool.take().ok_or("all buffers are in use")?;
+    /// let len = buffer.copy_from(0, b"hello");
+    /// buffer.truncate(len); // sends 5 of the 4096 bytes
+    /// drop(endpoint.send(peer, buffer).wait()?); // the buffer returns to the pool
+    ///
+    /// let received = receive.wait()?;
+    /// let mut start = [0; 5];
+    /// received.buffer.copy_to(0, &mut start);
+    /// assert_eq!((received.len, &start), (5, b"hello"));
+    /// assert_eq!(pool.available(), 15);
+    /// drop(received);
+    /// assert_eq!(pool.available(), 16);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// If the system has no memory or descriptors left, or if there would be 2^32 buffers or more, or buffers of 4 GiB
+    /// or more.
+    pub fn buffer_pool(&self, count: usize, len: usize) -> Result<BufferPool, AllocateError> {
+        let pool = BufferPool::new(count, len)?;
+        #[cfg(all(not(loom), feature = "verbs"))]
+        if let Some(adapter) = &self.inner.settings.verbs
+            && self.inner.is_here()
+            && let Some(registration) = EarlyRegistration::new(&self.inner.pins, adapter, pool.segment())
+        {
+            pool.keep(Box::new(registration));
+        }
+        Ok(pool)
     }
 
     /// Returns whether this domain's key table permits an access by any peer through any endpoint, according to key,

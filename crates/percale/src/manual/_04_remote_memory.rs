@@ -80,7 +80,12 @@
 //!   KiB share pages, and a local peer that maps one of them can access the whole pages. Keep secrets elsewhere, or in
 //!   large allocations.
 //! * Any [`Buffer`], such as a `Vec<u8>`. Local peers access it with one system call.
-//! * Borrowed memory, within [`Domain::scope`]. All regions of a scope are closed before the call returns.
+//! * Buffers of a pool ([`Domain::buffer_pool`]), which are parts of one allocation.
+//! * Plain values: `Vec<T>`, `Box<[T]>`, or aligned memory of [`Domain::allocate_of`], with [`Domain::register_typed`].
+//!   Closing the region returns the memory in its type.
+//! * Borrowed memory, within [`Domain::scope`]: `&mut [u8]`, or `&[u8]` for peers that only read. All regions of a scope
+//!   are closed before the call returns, also if it panics. A local peer that is stopped in the middle of an access delays
+//!   the return until it continues or its process ends.
 //! * Any other memory, including CUDA memory, with the `unsafe`
 //!   [`Registration::raw`](crate::memory::region::Registration::raw).
 //!

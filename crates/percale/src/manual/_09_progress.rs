@@ -121,8 +121,12 @@
 //! 1. Build with `--release`. Unoptimised code is many times slower.
 //! 2. Allocate large buffers with [`Domain::allocate`]: both processes then copy a long message at the same time, and
 //!    remote access over shared memory needs no system call.
-//! 3. Reuse buffers. Take them from the results (the result of a send is its buffer; `received.buffer`) instead of allocating a vector for
-//!    each operation.
+//! 3. Reuse buffers. Take them from the results (the result of a send is its buffer; `received.buffer`) instead of
+//!    allocating a vector for each operation. Or take them from a pool ([`Domain::buffer_pool`]): its buffers are parts
+//!    of one allocation, which has the advantages of 2 and is registered with an RDMA device once, when the pool is
+//!    created. A buffer returns to its pool when it is dropped. Taking and returning one allocate nothing. When all
+//!    buffers are in use, [`BufferPool::take`] returns `None`: complete operations, and drop their results, before you
+//!    take another one.
 //! 4. Post receives before the messages arrive. Then each message is copied directly into its buffer.
 //! 5. Keep several operations under way. With one operation at a time, the latency limits the throughput.
 //! 6. Use `inject` for messages of at most 2 KiB if their completion does not matter.

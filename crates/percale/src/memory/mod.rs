@@ -3,7 +3,7 @@
 //! * [`volatile`] describes ranges of memory to which other threads or processes may be writing, and copies to and from
 //!   them.
 //! * [`buffer`] is the memory that safe operations own while they are in progress.
-//! * [`sealed`] allocates memory that local peers can map.
+//! * [`sealed`] allocates memory that local peers can map. [`typed`] is memory of plain values of a type.
 //! * [`region`] is memory that peers may access until it is revoked. [`window`] gives revocable, limited rights to a
 //!   part of a region.
 //! * [`atomic`] defines atomic operations and their data types. A [`Lease`] is memory lent to a transfer.
@@ -25,6 +25,14 @@ pub mod atomic {
 pub mod buffer {
     #[doc(inline)]
     pub use crate::local_memory::buffer::{Buffer, IntoAllocationError};
+    #[doc(inline)]
+    pub use crate::local_memory::buffer_pool::BufferPool;
+}
+
+/// Memory of plain values of a type.
+pub mod typed {
+    #[doc(inline)]
+    pub use crate::local_memory::typed_memory::{FromBufferError, Plain, TypedAllocation, TypedMemory};
 }
 
 /// The functions that map and unmap pages shared with other processes.

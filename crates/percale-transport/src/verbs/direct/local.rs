@@ -10,7 +10,7 @@ mod registered {
     use pindown::{Access, Cache, Lane, Range, Use};
 
     use super::super::super::{Adapter, Rights, VerbsRegistrar};
-    use crate::local_memory::volatile::{IOV_LIMIT, Segments};
+    use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
     use percale_verbs::Sge;
 
     /// The owner of a registration cache.
@@ -83,6 +83,38 @@ mod registered {
             uses.iter_mut().filter_map(Option::take).for_each(|used| lane.end(used));
         }
     }
+
+    /// A registration that exists before the first operation uses the memory, and is kept in the cache until this value
+    /// is dropped. The cache finds it for accesses to any part of the memory.
+    #[derive(Debug)]
+    pub struct EarlyRegistration {
+        user: CacheUser,
+        uses: Uses,
+    }
+
+    impl EarlyRegistration {
+        /// Registers the memory. Returns `None` if that is not possible, or if the cache cannot keep registrations of
+        /// this memory. Each operation then has its memory registered itself.
+        pub fn new(pins: &Pins, adapter: &Adapter, memory: Segment) -> Option<Self> {
+            if memory.is_empty() || !adapter.is_here() {
+                return None;
+            }
+            let mut user = CacheUser::new(pins);
+            let mut parts = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
+            let mut uses = user.register(adapter, &Segments::one(memory), true, &mut parts)?;
+            if uses.iter().flatten().any(Use::is_single) {
+                user.end(&mut uses);
+                return None;
+            }
+            Some(Self { user, uses })
+        }
+    }
+
+    impl Drop for EarlyRegistration {
+        fn drop(&mut self) {
+            self.user.end(&mut self.uses);
+        }
+    }
 }
 
 /// The replacement in loom tests, which have no registration cache.
@@ -119,6 +151,6 @@ mod registered {
 }
 
 pub use registered::Pins;
-#[cfg(not(loom))]
-pub use registered::Registers;
 pub(super) use registered::{CacheUser, Uses};
+#[cfg(not(loom))]
+pub use registered::{EarlyRegistration, Registers};

@@ -77,7 +77,7 @@ pub use self::fuzz::fuzz_grants;
 use self::initiator::Initiator;
 pub use self::local::Pins;
 #[cfg(not(loom))]
-pub use self::local::Registers;
+pub use self::local::{EarlyRegistration, Registers};
 use self::target::AccessTarget;
 use super::Wire;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{RawRegion, Region};
+use super::{RawRegion, Region, TypedRegion};
+use crate::local_memory::typed_memory::TypedMemory;
 use crate::region::{Keys, Registered};
 
-/// An object to which windows can be bound: a [`Region`] or a [`RawRegion`].
+/// An object to which windows can be bound: a [`Region`], a [`TypedRegion`] or a [`RawRegion`].
 pub trait Bindable: Known {}
 
 impl Bindable for Region {}
 impl Bindable for RawRegion {}
+impl<M: TypedMemory> Bindable for TypedRegion<M> {}
 
 /// An object that refers to a region of a domain.
 pub trait Known {
@@ -29,6 +31,12 @@ crate::short_debug!(Parts<'_>, "Parts");
 impl Known for Region {
     fn known(&self) -> Parts<'_> {
         Parts { region: self.handle.registered(), keys: self.handle.keys() }
+    }
+}
+
+impl<M: TypedMemory> Known for TypedRegion<M> {
+    fn known(&self) -> Parts<'_> {
+        Region::known(self)
     }
 }
 

@@ -19,6 +19,7 @@
 //! * `lifecycle`: enabling, disabling, closing; `raw`: memory for which the caller guarantees the safety conditions;
 //!   `scope`: regions of borrowed memory
 //! * `view`: the owner's access to a region that peers may access at the same time, and parts of regions
+//! * `typed`: regions of plain values of a type
 //! * `pending`: registration that completes later
 //! * `known`: the objects to which windows can be bound; `verbs`: rights as in verbs; `mapped`: raw keys of peers
 //!
@@ -32,6 +33,7 @@ mod parked_tests;
 mod pending;
 mod raw;
 mod scope;
+mod typed;
 mod verbs;
 mod view;
 
@@ -42,6 +44,7 @@ pub(crate) use self::known::Parts;
 pub use self::mapped::MappedKey;
 pub use self::pending::{PendingError, PendingRegion};
 pub use self::scope::{Scope, ScopedRegion};
+pub use self::typed::TypedRegion;
 pub use self::verbs::VerbsAccess;
 pub use self::view::RegionSlice;
 use crate::completion::counter::Counter;

@@ -58,7 +58,7 @@ impl<'scope> ScopedRegion<'scope> {
     #[must_use]
     #[inline]
     pub fn view(&self) -> MemoryView<'scope> {
-        MemoryView::of(self.segment, true, None)
+        MemoryView::of(self.segment, self.writable, None)
     }
 }
 
