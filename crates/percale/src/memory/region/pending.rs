@@ -53,6 +53,9 @@ pub enum PendingError {
     /// The registration failed.
     #[error(transparent)]
     Failed(#[from] RegisterError),
+    /// The registration panicked in the thread that read its event.
+    #[error("the registration panicked in the thread that read its event; that thread has printed the reason")]
+    Panicked,
 }
 
 crate::short_debug!(PendingError, "PendingError", reason: |this| this.to_string());
@@ -63,7 +66,7 @@ impl PendingError {
     pub fn into_inner(self) -> Option<PendingRegion> {
         match self {
             Self::NotDone(pending) => Some(pending),
-            Self::Failed(_) => None,
+            Self::Failed(_) | Self::Panicked => None,
         }
     }
 
@@ -80,6 +83,7 @@ impl PendingError {
         match self {
             Self::NotDone(_) => libc::EAGAIN,
             Self::Failed(error) => error.errno(),
+            Self::Panicked => libc::EIO,
         }
     }
 }
@@ -90,7 +94,7 @@ impl PendingRegion {
     /// # Errors
     /// [`PendingError::NotDone`], which contains this handle, if the event was not read yet.
     /// [`PendingError::Failed`] if the registration failed. In a forked child it has failed with
-    /// [`RegisterError::Forked`].
+    /// [`RegisterError::Forked`]. [`PendingError::Panicked`] if the registration panicked.
     pub fn finish(self) -> Result<Region, PendingError> {
         let Some(mut state) = self.shared.lock() else { return Err(RegisterError::Forked.into()) };
         if matches!(*state, PendingState::Waiting(_)) {
@@ -99,9 +103,8 @@ impl PendingRegion {
         }
         match std::mem::replace(&mut *state, PendingState::Taken) {
             PendingState::Over(result) => result.map_err(PendingError::Failed),
-            PendingState::Waiting(_) | PendingState::Taken => {
-                unreachable!("`finish` consumes the object, and reading the event stores a result")
-            }
+            // Reading the event stores a result, and only `finish` takes it.
+            PendingState::Waiting(_) | PendingState::Taken => Err(PendingError::Panicked),
         }
     }
 }
@@ -137,5 +140,19 @@ impl Registration<'_> {
             Some(event)
         })?;
         Ok(PendingRegion { shared })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finish_after_a_panic_returns_an_error() {
+        // The state that a panic leaves.
+        let pending = PendingRegion { shared: Arc::new(ProcessMutex::new(PendingState::Taken)) };
+        let error = pending.finish().expect_err("there is no region");
+        assert!(matches!(error, PendingError::Panicked));
+        assert_eq!((error.errno(), error.is_retriable()), (libc::EIO, false));
     }
 }

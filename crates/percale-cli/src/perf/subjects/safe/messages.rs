@@ -7,7 +7,7 @@ use percale::{Buffer, Endpoint, PeerAddress, PostError};
 
 use super::super::node::Node;
 use super::super::percale::{ANSWER, INJECTED, TAG};
-use super::{OnEndpoint, Waits, buffer, filled, lost, post};
+use super::{OnEndpoint, Waits, buffer, fill, lost, post};
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
 use crate::pattern::Content;
@@ -99,8 +99,7 @@ impl<'a> Side<'a> {
 
     #[inline]
     fn fill(&mut self, slot: usize, content: Content) -> Result<()> {
-        let buffer = self.out[slot].take().ok_or_else(lost)?;
-        self.out[slot] = Some(filled(buffer, content, self.bytes).into());
+        fill(self.out[slot].as_mut().ok_or_else(lost)?, content, self.bytes);
         Ok(())
     }
 

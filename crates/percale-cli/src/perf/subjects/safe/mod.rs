@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use percale::endpoint::safe::{Cause, Operation, OperationError, Outcome};
 use percale::endpoint::{Handle, Owned};
-use percale::{Allocation, Buffer, Domain, Endpoint, PostError};
+use percale::{Buffer, Domain, Endpoint, PostError};
 
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
@@ -31,41 +31,12 @@ fn buffer(domain: &Domain, memory: MessageMemory, len: usize) -> Result<Buffer> 
     }
 }
 
-/// The memory of a buffer while it is written.
-enum Writable {
-    Heap(Vec<u8>),
-    Percale(Allocation),
-}
-
-impl Writable {
-    #[inline]
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        match self {
-            Self::Heap(memory) => memory[at..at + bytes.len()].copy_from_slice(bytes),
-            Self::Percale(memory) => memory.write(at, bytes),
-        }
-    }
-}
-
-/// Writes `content` to the first `len` bytes of the buffer, and returns its memory.
+/// Writes `content` to the first `len` bytes of the buffer.
 #[inline]
-fn filled(buffer: Buffer, content: Content, len: usize) -> Writable {
-    let mut memory = match buffer.into_allocation() {
-        Ok(allocation) => Writable::Percale(allocation),
-        Err(refused) => Writable::Heap(refused.into_inner().into_vec()),
-    };
-    content.write_to(len, |at, bytes| memory.put(at, bytes));
-    memory
-}
-
-impl From<Writable> for Buffer {
-    #[inline]
-    fn from(memory: Writable) -> Self {
-        match memory {
-            Writable::Heap(memory) => memory.into(),
-            Writable::Percale(memory) => memory.into(),
-        }
-    }
+fn fill(buffer: &mut Buffer, content: Content, len: usize) {
+    content.write_to(len, |at, bytes| {
+        let _copied: usize = buffer.copy_from(at, bytes);
+    });
 }
 
 /// Waits for operations with a deadline, and then checks the other process. So every wait ends.

@@ -11,7 +11,7 @@ use percale::{Access, Buffer, Domain, Endpoint, Entry, PeerAddress, Region, Remo
 use super::super::exposed::ExposedMemory;
 use super::super::node::Node;
 use super::super::one_sided::{ARRIVAL, MARK, OVER, REGION};
-use super::{OnEndpoint, Waits, buffer, filled, lost, make_room, post};
+use super::{OnEndpoint, Waits, buffer, fill, lost, make_room, post};
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
 use crate::pattern::{CheckedPart, Content, MessageDirection};
@@ -284,14 +284,11 @@ impl Subject for Side<'_> {
                 }
                 self.written(watch)?;
                 self.state.sent += 1;
-                let mut memory = filled(self.state.local.take().ok_or_else(lost)?, content, bytes - MARK);
-                memory.put(bytes - MARK, &self.state.sent.to_ne_bytes());
-                self.state.local = Some(memory.into());
+                let buffer = self.state.local.as_mut().ok_or_else(lost)?;
+                fill(buffer, content, bytes - MARK);
+                let _copied: usize = buffer.copy_from(bytes - MARK, &self.state.sent.to_ne_bytes());
             }
-            _ => {
-                let local = self.state.local.take().ok_or_else(lost)?;
-                self.state.local = Some(filled(local, content, bytes).into());
-            }
+            _ => fill(self.state.local.as_mut().ok_or_else(lost)?, content, bytes),
         }
         Ok(())
     }
