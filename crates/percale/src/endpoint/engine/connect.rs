@@ -1,6 +1,6 @@
 //! Connections that begin and end: attempts, notices of the service thread, links that break.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Engine {
             links: Vec::new(),
             poller: Poller::new(Arc::clone(&doorbell)),
             connector: start.connector,
-            attempts: HashMap::new(),
+            attempts: BTreeMap::new(),
             next_attempt: 1,
             doorbell,
             doorbell_allocator,

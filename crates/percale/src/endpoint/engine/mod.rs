@@ -84,7 +84,7 @@ pub(crate) mod types;
 mod waiting;
 mod windows;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -121,8 +121,8 @@ pub struct Engine {
     links: Vec<Option<AnyLink>>,
     poller: Poller,
     connector: Connector,
-    /// Connection attempts under way, and the slot for which each is made.
-    attempts: HashMap<u64, ConnectionId>,
+    /// Connection attempts under way, and the slot for which each is made. Few; a B-tree, which is small when it is empty.
+    attempts: BTreeMap<u64, ConnectionId>,
     next_attempt: u64,
     /// The doorbell that local peers ring.
     doorbell: Arc<Doorbell>,
