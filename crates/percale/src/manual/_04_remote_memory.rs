@@ -134,7 +134,7 @@
 //! # let memory = region.remote();
 //! // `endpoint` is an endpoint of this process, `peer` is the owner's number in its vector, and `memory` is the
 //! // description of a region of 4,096 bytes.
-//! let (version, record) = (memory.slice(0..8), memory.slice(64..1064));
+//! let (version, record) = (memory.at(0..8), memory.at(64..1064));
 //! // The writer:
 //! let old: u64 = endpoint.fetch_add(peer, version, 1).wait()?; // odd: a write is under way
 //! assert!(old % 2 == 0, "there is one writer");

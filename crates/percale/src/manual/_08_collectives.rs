@@ -88,8 +88,8 @@
 //! # let (mut joining, mut other) = (one.join(&members)?, two.join(&members)?);
 //! # while !joining.is_ready() | !other.is_ready() {}
 //! # let (group, others) = (joining.wait()?, other.wait()?);
-//! let barrier = group.barrier().start()?;
-//! # drop(others);
+//! let mut barrier = group.barrier().start()?;
+//! # drop((others, other));
 //! drop(two); // the other member closes its endpoint
 //! let error = barrier.wait().unwrap_err();
 //! println!("the group has failed: {error}");

@@ -16,12 +16,18 @@ use crate::memory::buffer::Buffer;
 use crate::memory::region::RemoteMemory;
 use crate::types::PeerAddress;
 
+/// The maximum number of rejections that wait to be sent. Beyond that the oldest is given up, so clients that read no
+/// answers cannot use up the server's memory.
+const REJECTIONS: usize = 1024;
+
 /// A server of a service, at a shared endpoint. It receives the requests of all clients.
 pub struct Server {
     endpoint: SharedEndpoint,
     service: Service,
     /// The posted receives. Messages match them in this order.
     receives: VecDeque<Operation<Shared, Received>>,
+    /// The sends of rejections in progress. Dropping the handle of a send that has not left yet would cancel it.
+    rejections: VecDeque<Operation<Shared, Buffer>>,
 }
 
 crate::short_debug!(Server, "Server", service: |this| this.service.number);
@@ -32,7 +38,8 @@ impl Server {
     /// # Errors
     /// If the receives cannot be posted.
     pub fn new(endpoint: &SharedEndpoint, service: Service) -> Result<Self, RpcError> {
-        let mut server = Self { endpoint: endpoint.clone(), service, receives: VecDeque::new() };
+        let mut server =
+            Self { endpoint: endpoint.clone(), service, receives: VecDeque::new(), rejections: VecDeque::new() };
         for _ in 0..service.requests.max(1) {
             server.post()?;
         }
@@ -107,9 +114,7 @@ impl Server {
             Err(error) => match error.cause() {
                 Cause::Completion(entry) if entry.error == ErrorCode::Truncated => {
                     let (client, tag) = (entry.entry.source, entry.entry.tag);
-                    let status = Status::RequestTooLong(self.service.request_limit as u64);
-                    // If the answer cannot be sent, the connection has ended.
-                    drop(self.endpoint.tagged_send(client, answer_tag(tag), status.to_message(&[])).start());
+                    self.reject(client, tag, Status::RequestTooLong(self.service.request_limit as u64));
                     Ok(None)
                 }
                 // The client has died, or cancelled its request.
@@ -117,6 +122,16 @@ impl Server {
                 _ => Err(error.into()),
             },
         }
+    }
+
+    /// Sends a rejection in place of an answer.
+    fn reject(&mut self, client: PeerAddress, request: u64, status: Status) {
+        self.rejections.retain(|send| !send.is_ready());
+        if self.rejections.len() >= REJECTIONS {
+            self.rejections.pop_front();
+        }
+        // If the rejection cannot be sent, the connection has ended.
+        self.rejections.extend(self.endpoint.tagged_send(client, answer_tag(request), status.to_message(&[])).start());
     }
 
     /// Returns the request in a message. Discards messages that are no requests, or that cannot be answered.

@@ -62,7 +62,7 @@ use crate::table::{Id, Table};
 /// loop {
 ///     while let Some(buffer) = buffers.pop() {
 ///         let Some(offset) = offsets.next() else { break };
-///         let read = endpoint.read(peer, remote.slice(offset..offset + BLOCK), buffer).start()?;
+///         let read = endpoint.read(peer, remote.slice(offset..offset + BLOCK)?, buffer).start()?;
 ///         reads.push(read, offset).map_err(|refused| refused.cause)?;
 ///     }
 ///     let Some((offset, block)) = reads.next() else { break }; // All blocks were read.
