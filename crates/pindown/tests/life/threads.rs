@@ -111,6 +111,14 @@ fn wait_times_out_if_its_descriptors_were_closed() {
     }
 }
 
+/// Looks memory up and ends the use. Returns whether the registration was made for this use only.
+fn is_single_use(lane: &Lane<Nothing>, memory: &Memory) -> bool {
+    let used = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE).expect("registered");
+    let is_single = used.is_single();
+    lane.end(used);
+    is_single
+}
+
 /// The application has closed the monitor's descriptor, and opened a file with the same number: the file stays open.
 ///
 /// Requirements: MON-031.
@@ -123,12 +131,7 @@ fn file_at_the_number_of_a_closed_descriptor_is_left_alone() {
         let Ok(cache) = Cache::builder(Nothing).monitor(userfaultfd).open() else { return 2 };
         let lane = cache.lane();
         let memory = Memory::new(4);
-        let look_up = || {
-            let used = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE).expect("registered");
-            let is_single = used.is_single();
-            lane.end(used);
-            is_single
-        };
+        let look_up = || is_single_use(&lane, &memory);
         look_up();
         let number = descriptors("userfaultfd")[0] as u64;
         let (reader, _writer) = pipe();
@@ -177,12 +180,7 @@ fn look_up_releases_a_thread_that_waits_for_a_denied_read() {
         let Ok(cache) = Cache::builder(Nothing).monitor(userfaultfd).open() else { return 2 };
         let lane = cache.lane();
         let [changed, other] = [Memory::new(4), Memory::new(4)];
-        let look_up = |memory: &Memory| {
-            let used = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE).expect("registered");
-            let is_single = used.is_single();
-            lane.end(used);
-            is_single
-        };
+        let look_up = |memory: &Memory| is_single_use(&lane, memory);
         if [&changed, &other].into_iter().any(look_up) {
             return 3;
         }

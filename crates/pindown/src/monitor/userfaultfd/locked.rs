@@ -126,7 +126,8 @@ fn foreign(pieces: &BTreeMap<u64, Piece>, range: Range) -> impl Iterator<Item = 
 }
 
 /// Splits a range into parts that are locked (`true`) or not (`false`). Addresses that are not mapped, and those after
-/// them, count as locked: mlock2(2) does not reach them, so the monitor never has to unlock them.
+/// them, count as locked: mlock2(2) does not reach them, so the monitor never has to unlock them. If the mappings cannot
+/// be read, a range that is locked in part counts as locked.
 fn lock_states(range: Range, mappings: &Mappings) -> Vec<(Range, bool)> {
     if !sys::is_locked(range) {
         return vec![(range, false)];

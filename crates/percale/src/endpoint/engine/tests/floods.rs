@@ -54,14 +54,14 @@ impl TestEndpoint {
     }
 }
 
-/// The time since a peer could last send. It is over after many attempts, and after some time, because the kernel of a
-/// busy machine passes on bytes late.
-struct Quiet {
+/// Counts the attempts of a peer since it could last send. The peer counts as blocked after many attempts and some time,
+/// because the kernel of a busy machine passes on bytes late.
+struct BlockedSends {
     attempts: u32,
     since: Instant,
 }
 
-impl Quiet {
+impl BlockedSends {
     fn new() -> Self {
         Self { attempts: 0, since: Instant::now() }
     }
@@ -74,7 +74,7 @@ impl Quiet {
         self.attempts += 1;
     }
 
-    fn is_over(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         self.attempts > 200 && self.since.elapsed() > Duration::from_millis(300)
     }
 }
@@ -99,12 +99,12 @@ fn peer_is_not_read_while_too_many_answers_are_pending() {
         // Each message invalidates a window that does not exist, and requests an answer.
         let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
         let head = Head { kind: FrameKind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
-        let (mut sent, mut longest, mut quiet) = (0, 0, Quiet::new());
-        while !quiet.is_over() {
+        let (mut sent, mut longest, mut blocked) = (0, 0, BlockedSends::new());
+        while !blocked.is_blocked() {
             let more = hostile.flood(&target, &head, &[], 4096, &mut ears);
             sent += more;
             target.endpoint.progress();
-            quiet.record(more);
+            blocked.record(more);
             longest = longest.max(target.engine(|engine| engine.core.peers.get(slot).backlog()));
             assert!(sent < 8 * BACKLOG, "{transport}: the peer is still read");
         }
@@ -139,14 +139,14 @@ fn capped(transport: &str, cap: usize) -> TestEndpoint {
 /// sent. Returns the number of sent messages.
 fn overrun(hostile: &TestEndpoint, target: &TestEndpoint, kind: FrameKind, most: usize) -> usize {
     let mut ears = Ears { open: false, answers: 0 };
-    let (mut sent, mut quiet) = (0, Quiet::new());
-    while !quiet.is_over() {
+    let (mut sent, mut blocked) = (0, BlockedSends::new());
+    while !blocked.is_blocked() {
         let flags = if kind == FrameKind::Collective { Flags::DATA } else { Flags::empty() };
         let head = Head { kind, flags, data: 1, tag: sent as u64 * 7919, ..Head::default() };
         let more = hostile.flood(target, &head, &[9; LEN], usize::from(sent < most), &mut ears);
         sent += more;
         target.endpoint.progress();
-        quiet.record(more);
+        blocked.record(more);
         assert!(sent < 1000, "the peer is still read");
     }
     sent
