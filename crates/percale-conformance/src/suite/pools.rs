@@ -79,7 +79,7 @@ pub fn accesses_use_buffers_of_a_pool<F: Fabric>() {
 ///
 /// Requirements: RES-010, RES-011.
 pub fn buffers_of_dropped_operations_return_to_their_pool<F: Transport>() {
-    let mut mesh = Mesh::<F>::new(2);
+    let mut mesh = Mesh::<F>::connected(2);
     let (sources, targets) = (pool(&mesh, 0, 3, F::BULK), pool(&mesh, 1, 3, F::BULK));
     let bytes = content(1, F::BULK);
 
@@ -87,7 +87,8 @@ pub fn buffers_of_dropped_operations_return_to_their_pool<F: Transport>() {
     drop(mesh.endpoint(1).tagged_recv(9, 0, targets.take().expect("a buffer")).start().expect("a receive"));
     all_return(&mesh, &targets);
 
-    // A long send whose handle is dropped before its peer has received it: the peer gets the bytes that it had.
+    // A long send, of which a part was passed to the peer, whose handle is dropped before its peer has received it: the
+    // peer gets the bytes that it had.
     drop(mesh.endpoint(0).tagged_send(mesh.peer(1), 1, filled(&sources, &bytes)).start().expect("a send"));
     let taken: Vec<Buffer> = std::iter::from_fn(|| sources.take()).collect();
     for mut buffer in taken {

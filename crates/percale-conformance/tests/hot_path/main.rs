@@ -189,7 +189,7 @@ fn pools_allocate_nothing<F: Fabric>() {
         source.truncate(len);
         let mut send = a.tagged_send(mesh.peer(1), 1, source).start().expect("a send");
         assert!(pool.take().is_none(), "both buffers are in use");
-        while !(receive.is_ready() && send.is_ready()) {}
+        while !(receive.is_ready() & send.is_ready()) {}
         assert_eq!(receive.wait().expect("a message").len, len);
         assert_eq!(send.wait().expect("sent").len(), len);
     };

@@ -218,10 +218,11 @@ impl Buffer {
 
     /// Returns the vector of which [`of_values`](Self::of_values) made the buffer, or the buffer if it was made of
     /// something else.
-    pub(super) fn into_values<T: Plain>(self) -> Result<Box<Vec<T>>, Self> {
+    pub(super) fn into_values<T: Plain>(self) -> Result<Vec<T>, Self> {
         match self.memory {
             Memory::Values(values) if values.as_any().is::<Vec<T>>() => {
-                Ok(values.into_any().downcast().unwrap_or_else(|_| unreachable!("the type was checked")))
+                let values = values.into_any().downcast::<Vec<T>>();
+                Ok(*values.unwrap_or_else(|_| unreachable!("the type was checked")))
             }
             memory => Err(Self { memory }),
         }

@@ -64,7 +64,7 @@ impl<T: Plain> TypedMemory for Vec<T> {
     }
 
     fn from_buffer(buffer: Buffer) -> Result<Self, FromBufferError> {
-        buffer.into_values().map(|values| *values).map_err(|buffer| FromBufferError { buffer })
+        buffer.into_values().map_err(|buffer| FromBufferError { buffer })
     }
 }
 

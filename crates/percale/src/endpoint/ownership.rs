@@ -446,6 +446,7 @@ impl Helper {
 
     /// Begins an operation after those that are due, unless another thread is in the endpoint. In that case the
     /// operation is returned. On success, returns whether tasks have to be woken. This function wakes no tasks itself.
+    #[inline]
     pub(crate) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
         let Some(mut state) = self.inner.try_lock() else { return Err(transfer) };
         state.engine.begin_due();

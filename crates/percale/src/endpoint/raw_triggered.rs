@@ -32,7 +32,7 @@ impl<A: Ownership> Endpoint<A> {
     ) -> Result<(), PostError> {
         let due = self.access.with(|engine| {
             let transfer = engine.transfer(operation, None)?;
-            engine.queue(transfer, counter, Condition::Successes(threshold))
+            engine.queue(transfer, counter, Condition::Successes(threshold)).ok_or(PostError::Forked)
         })?;
         // This thread is not in the endpoint now, so the operation can begin immediately.
         if due {

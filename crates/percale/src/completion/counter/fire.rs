@@ -44,6 +44,15 @@ struct Jobs {
     ending: bool,
 }
 
+impl Jobs {
+    /// Takes the next job. If there is none, the processing of the list has ended.
+    fn next(&mut self) -> Option<Job<'static>> {
+        let job = self.list.pop_front();
+        self.busy = job.is_some();
+        job
+    }
+}
+
 /// Frees the memory of a thread's list when the thread ends.
 struct ThreadListCleanup;
 
@@ -164,11 +173,12 @@ fn run(job: Job<'_>) {
         ENDING.try_with(|_| ()).ok(); // From now on the list has memory, which `ENDING` frees.
         return;
     };
-    let _working = Working;
+    let working = Working;
     first.work();
-    while let Some(job) = JOBS.with(|jobs| jobs.borrow_mut().list.pop_front()) {
+    while let Some(job) = JOBS.with(|jobs| jobs.borrow_mut().next()) {
         job.work();
     }
+    std::mem::forget(working); // `next` has already ended the processing.
     if ending {
         free_list();
     }

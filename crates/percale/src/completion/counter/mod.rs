@@ -218,17 +218,22 @@ impl Counter {
 
     /// Returns whether this is the process that created the counter, and not a forked child of it. Work waits and
     /// begins only in that process.
+    #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.line.wait.is_here()
     }
 
     /// Locks the work that waits. Returns `None` in a forked child, because a thread of the parent may have held the
     /// lock at the fork.
+    #[inline]
     fn waiting(&self) -> Option<MutexGuard<'_, WaitQueue>> {
-        if !self.is_here() {
-            return None;
-        }
-        Some(self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner))
+        self.is_here().then(|| self.waiting_here())
+    }
+
+    /// As [`waiting`](Self::waiting), for a caller that knows that this is not a forked child.
+    #[inline]
+    fn waiting_here(&self) -> MutexGuard<'_, WaitQueue> {
+        self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues work in the counter's line. `named` is called before any thread can begin the work, with the work's
@@ -249,9 +254,12 @@ impl Counter {
         Some(self.line.cell.waits_for(waiting.next()))
     }
 
-    /// Takes all work that is due from the line, in order. No other thread takes work during the call.
+    /// Takes all work that is due from the line, in order. No other thread takes work during the call. Only [`fire`]
+    /// calls it, which is not called in a forked child: neither by [`begin`](Self::begin) nor by a caller that has queued
+    /// work.
+    #[inline]
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
-        let Some(mut waiting) = self.waiting() else { return };
+        let mut waiting = self.waiting_here();
         let cell = &self.line.cell;
         // The values are read again each time, because work that begins may increase this counter.
         while let Some(due) = waiting.pop(cell.value(), cell.value().saturating_add(cell.errors())) {

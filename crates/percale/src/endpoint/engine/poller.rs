@@ -55,6 +55,8 @@ pub(crate) struct Poller {
     hand: usize,
     /// Links with something to send, or sends that wait for them.
     pub(super) busy: Vec<ConnectionId>,
+    /// The empty list that will take the marks of the next round.
+    spare: Vec<ConnectionId>,
     /// Whether the busy links are being polled. A link that stays busy then need not wake sleepers.
     looking: bool,
     marks: Vec<LinkMark>,
@@ -89,6 +91,7 @@ impl Poller {
             turn: 0,
             hand: 0,
             busy: Vec::new(),
+            spare: Vec::new(),
             looking: false,
             marks: Vec::new(),
             by_bit: Vec::new(),
@@ -153,17 +156,15 @@ impl Poller {
             self.marks[slot as usize].busy = false;
         }
         self.looking = true;
-        // The emptied list of the previous round takes the marks of this one.
-        std::mem::take(&mut self.busy)
+        // The list of the round before takes the marks of this one.
+        std::mem::replace(&mut self.busy, std::mem::take(&mut self.spare))
     }
 
     /// Returns the list for reuse.
     pub(super) fn return_busy(&mut self, mut list: Vec<ConnectionId>) {
         self.looking = false;
-        if self.busy.is_empty() {
-            list.clear();
-            self.busy = list;
-        }
+        list.clear();
+        self.spare = list;
     }
 
     /// Returns whether cold links have to be polled although no peer rang.

@@ -122,16 +122,9 @@ impl Engine {
         self.core.reporting.count_all();
     }
 
-    /// Adds an operation to the queue of a counter. Returns whether operations may be due there.
-    ///
-    /// # Errors
-    /// If the counter was inherited from a parent process.
-    pub(crate) fn queue(
-        &mut self,
-        transfer: Transfer,
-        counter: &Counter,
-        condition: Condition,
-    ) -> Result<bool, PostError> {
+    /// Adds an operation to the queue of a counter. Returns whether operations may be due there, or `None` if the counter
+    /// was inherited from a parent process.
+    pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> Option<bool> {
         self.core.triggered.queue(transfer, counter, condition)
     }
 
@@ -175,14 +168,23 @@ impl Engine {
     }
 
     /// Begins an operation.
-    pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
+    pub(crate) fn begin(&mut self, transfer: Box<Transfer>) {
         // The most common operation, a short message, usually ends as soon as it begins.
         if let Transfer { operation: posted, located: None, canceled: false, .. } = &*transfer
             && let RawOperation::Send(work) = posted.work()
             && self.send_at_once(work)
         {
-            return self.core.over_at_once(&mut transfer);
+            let entry = sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len());
+            // The other fields, which own the memory of the operation, are dropped when it has been reported.
+            let Transfer { notify, quiet, counting, .. } = *transfer;
+            return self.core.sent_at_once(entry, notify, quiet, counting);
         }
+        self.begin_any(transfer);
+    }
+
+    /// Begins an operation of any kind.
+    #[inline(never)]
+    fn begin_any(&mut self, mut transfer: Box<Transfer>) {
         let canceled = transfer.canceled;
         if canceled {
             // A canceled operation is not counted: work that waits for the count would begin.
@@ -196,13 +198,19 @@ impl Engine {
         };
         let id = self.core.triggered.add_begun(Triggered::new(transfer, staged));
         operation.set_context(id.to_u64());
-        let notify = Notify::Triggered;
         let result = match refused {
             _ if canceled => Err(None),
             Some(refused) => Err(Some(refused)),
-            None => self.post_operation(&operation, notify).map_err(Some),
+            None => self.post_operation(&operation, Notify::Triggered).map_err(Some),
         };
-        let Err(why) = result else { return };
+        if let Err(why) = result {
+            self.report_not_begun(&operation, why);
+        }
+    }
+
+    /// Reports an operation that did not begin: because of an error, or because it was canceled.
+    #[cold]
+    fn report_not_begun(&mut self, operation: &RawOperation, why: Option<PostError>) {
         let entry = operation.entry();
         let error = match why {
             None => ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it started"),
@@ -212,7 +220,7 @@ impl Engine {
                 ErrorEntry::new(entry, code(&why)).with_text(text).with_peer(peer)
             }
         };
-        self.core.fail(operation.side(), notify, error);
+        self.core.fail(operation.side(), Notify::Triggered, error);
     }
 }
 
@@ -259,15 +267,15 @@ impl Core {
         }
     }
 
-    /// Like [`triggered_over`](Self::triggered_over), but for an operation that ended successfully as soon as it began.
-    fn over_at_once(&mut self, transfer: &mut Transfer) {
-        let (side, entry) = (transfer.operation.work().side(), transfer.operation.work().entry());
-        if transfer.quiet {
-            self.report(side, transfer.notify, entry);
+    /// Like [`triggered_over`](Self::triggered_over), but for a message that was sent as soon as it began.
+    #[inline]
+    fn sent_at_once(&mut self, entry: Entry, notify: Notify, quiet: bool, counting: Option<Counter>) {
+        if quiet {
+            self.report(Side::Transmit, notify, entry);
         } else {
-            self.complete(side, transfer.notify, entry);
+            self.complete(Side::Transmit, notify, entry);
         }
-        if let Some(counter) = transfer.counting.take() {
+        if let Some(counter) = counting {
             self.triggered.submissions().counting(|| counter.add(1));
         }
     }

@@ -8,7 +8,7 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::RawOperation;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::work::OpFlags;
+use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::buffer::Buffer;
 
 /// The condition under which an operation begins, and the additional counter that counts its end.
@@ -79,7 +79,8 @@ impl StartCondition {
                     Begins::Counted(counter, threshold) => {
                         let condition =
                             if is_work { Condition::Ends(threshold) } else { Condition::Successes(threshold) };
-                        Ok(engine.queue(transfer, &counter, condition)?.then_some(counter))
+                        let due = engine.queue(transfer, &counter, condition).ok_or(PostError::Forked)?;
+                        Ok(due.then_some(counter))
                     }
                     Begins::Written(variable) => {
                         engine.queue_written(transfer, variable);

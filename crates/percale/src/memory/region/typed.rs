@@ -154,6 +154,6 @@ mod tests {
     fn index_past_the_last_value_panics() {
         let domain = Info::discover().unwrap().best().unwrap().open().unwrap();
         let region = domain.register_typed(vec![1_u32, 2, 3], Access::REMOTE_WRITE).unwrap();
-        let _: u32 = region.get(3);
+        assert_eq!(region.get(3), 0_u32);
     }
 }

@@ -193,7 +193,7 @@ impl Groups {
         let index = self.groups.find_wire((context >> 32) as u32)?;
         let group = &mut self.groups[index];
         let running = group.running.take()?;
-        Some((GroupEnd::of(index, &running), std::mem::take(&mut group.scratch), running.own))
+        Some((GroupEnd::of(index, &running), std::mem::take(&mut group.scratch), running.own.map(|own| *own)))
     }
 
     /// Ends all operations and all joins, because the endpoint closes. Operations with transfers that have the contexts

@@ -339,7 +339,7 @@ impl Groups {
         if result.len() < bytes && program.folds {
             let mut buffer = own_memory(bytes);
             result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
-            own = Some(buffer);
+            own = Some(Box::new(buffer));
         }
         group.sequence = group.sequence.wrapping_add(1);
         let sequence = group.sequence;

@@ -27,7 +27,7 @@ pub(super) struct RunningOperation {
     /// The memory of the result.
     pub(super) result: Segment,
     /// The memory of the result, if the operation allocated that memory.
-    pub(super) own: Option<Buffer>,
+    pub(super) own: Option<Box<Buffer>>,
     pub(super) op: AtomicOp,
     pub(super) datatype: Datatype,
     /// The operation's number in the group.

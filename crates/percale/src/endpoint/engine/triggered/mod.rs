@@ -29,7 +29,6 @@ use crate::device::Arriving;
 use crate::endpoint::operation::RawOperation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::submissions::{Submissions, Transfer};
-use crate::endpoint::work::PostError;
 use crate::table::{Id, Table};
 use crate::transport::shm::Doorbell;
 
@@ -131,21 +130,14 @@ impl TriggeredOperations {
         self.any = true;
     }
 
-    /// Adds an operation to the queue of a counter. Returns whether operations may be due there.
-    ///
-    /// # Errors
-    /// If the counter was inherited from a parent process.
-    pub(super) fn queue(
-        &mut self,
-        transfer: Transfer,
-        counter: &Counter,
-        condition: Condition,
-    ) -> Result<bool, PostError> {
+    /// Adds an operation to the queue of a counter. Returns whether operations may be due there, or `None` if the counter
+    /// was inherited from a parent process.
+    pub(super) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> Option<bool> {
         let due = transfer.into_due();
-        let is_due = counter.queue(condition, None, due, |_, _| ()).ok_or(PostError::Forked)?;
+        let is_due = counter.queue(condition, None, due, |_, _| ())?;
         // The counter is added after the operation waits there, because an empty queue is removed.
         self.lines.add(counter);
-        Ok(is_due)
+        Some(is_due)
     }
 
     /// Records that an operation of the endpoint waits for a counter.
@@ -175,6 +167,7 @@ impl TriggeredOperations {
 
     /// Takes the operations whose counters have reached their thresholds, in order. Returns `None` if there are none.
     /// The caller returns the emptied list ([`return_due`](Self::return_due)).
+    #[inline]
     pub(super) fn take_due(&mut self) -> Option<VecDeque<Box<Transfer>>> {
         if !self.submissions.any() {
             return None;
