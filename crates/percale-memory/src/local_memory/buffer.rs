@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::buffer_pool::{BufferPool, PoolPart};
+use super::plain::{Plain, Values};
 use super::sealed::{Allocation, AllocationExt as _};
-use super::typed_memory::{Plain, Values};
 use super::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 
 /// Memory for one operation. Types that own their bytes convert to it.

@@ -7,7 +7,7 @@
 //! * [`buffer`] is the memory that safe operations own while they are in progress. [`buffer_pool`] hands out buffers of
 //!   one allocation.
 //! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
-//! * [`typed_memory`] is memory of plain values of a type, which buffers can own.
+//! * [`typed_memory`] is memory of values of a type, which buffers can own. `plain` are the types of such values.
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
 //! * `doorbell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
 //!   memory that may be unmapped.
@@ -24,6 +24,7 @@ mod free_list;
 pub mod kernel;
 pub mod mapping;
 pub mod memory_view;
+mod plain;
 pub mod rundown;
 pub mod sealed;
 pub mod typed_memory;

@@ -3,20 +3,13 @@
 //! A buffer that was made of such memory contains it in a box, because a buffer has three words, and a vector of an
 //! unknown type needs five: the three of a vector, and two that refer to the type.
 
-use std::any::Any;
 use std::marker::PhantomData;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::buffer::Buffer;
+pub use super::plain::Plain;
 use super::sealed::{AllocateError, Allocation, LINE, allocate};
-
-/// A type whose values are plain bytes: any bytes are a value, and every byte of a value may be read. These are the
-/// numbers, arrays of plain types, and structures for which a program derives the traits `FromBytes`, `IntoBytes` and
-/// `Immutable` of the crate `zerocopy` (version 0.8).
-pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
-
-impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
 mod private {
     pub trait Sealed {}
@@ -93,39 +86,6 @@ impl<T: Plain> TypedMemory for TypedAllocation<T> {
             return Err(FromBufferError { buffer: bytes.into() });
         }
         Ok(Self { bytes, values: PhantomData })
-    }
-}
-
-/// A vector of plain values whose type only its owner knows.
-pub(super) trait Values: Send + Sync {
-    fn as_bytes(&self) -> &[u8];
-    fn as_mut_bytes(&mut self) -> &mut [u8];
-    /// Returns the address of the values and their length in bytes, without making a slice of them.
-    fn location(&self) -> (*const u8, usize);
-    /// Returns the vector itself, to compare its type.
-    fn as_any(&self) -> &dyn Any;
-    fn into_any(self: Box<Self>) -> Box<dyn Any>;
-}
-
-impl<T: Plain> Values for Vec<T> {
-    fn as_bytes(&self) -> &[u8] {
-        IntoBytes::as_bytes(self.as_slice())
-    }
-
-    fn as_mut_bytes(&mut self) -> &mut [u8] {
-        IntoBytes::as_mut_bytes(self.as_mut_slice())
-    }
-
-    fn location(&self) -> (*const u8, usize) {
-        (self.as_ptr().cast(), size_of::<T>() * self.len())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
     }
 }
 
@@ -219,7 +179,7 @@ mod tests {
     use super::*;
     use crate::local_memory::buffer::BufferExt as _;
     use crate::local_memory::volatile::{Segments, View, ViewExt as _};
-    use zerocopy::KnownLayout;
+    use zerocopy::{FromBytes, Immutable, KnownLayout};
 
     #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
     #[repr(C)]

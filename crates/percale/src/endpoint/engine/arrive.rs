@@ -102,6 +102,12 @@ impl Core {
     // Not inlined, and with few arguments, so that no registers need to be saved.
     #[inline(never)]
     pub(super) fn message_in_place(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
+        self.report_in_place(from, head, payload)
+    }
+
+    /// As [`message_in_place`](Self::message_in_place), for a caller in a loop.
+    #[inline(always)]
+    pub(super) fn report_in_place(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
         let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
         let Some((entry, notify)) = self.in_place(from, head, payload, takes) else { return false };
         match notify {

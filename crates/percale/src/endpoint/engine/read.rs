@@ -63,6 +63,16 @@ impl Deliver for Report {
     }
 }
 
+/// Like [`Report`], for a loop, in which saving the registers of a call for each message would cost more.
+struct ReportInLoop;
+
+impl Deliver for ReportInLoop {
+    #[inline(always)]
+    fn call(self, core: &mut Core, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
+        core.report_in_place(from, head, payload)
+    }
+}
+
 /// Like [`Report`], but returns the result to the thread that waits for the operation.
 struct ReturnResult<'r, M: MakeResult> {
     id: OperationId,
@@ -137,7 +147,11 @@ impl Engine {
         self.pace.count();
         if !self.pace.is_progress_due() {
             match self.look_for_others(deliver) {
-                RingPollResult::Message | RingPollResult::Messages => return false,
+                RingPollResult::Message => return false,
+                RingPollResult::Messages => {
+                    self.report_more();
+                    return false;
+                }
                 RingPollResult::Nothing if self.pace.may_peek_only() => {
                     if self.poller.was_recently_active() {
                         std::hint::spin_loop(); // See `poll`.
@@ -152,6 +166,16 @@ impl Engine {
             self.pace.found();
         }
         true
+    }
+
+    /// Reports further messages after the first one, so that those who wait for them find the results.
+    #[inline(never)]
+    fn report_more(&mut self) {
+        for _ in 1..BATCH {
+            if !matches!(self.look_for_others(ReportInLoop), RingPollResult::Messages) {
+                break;
+            }
+        }
     }
 
     /// Like [`poll_rings`](Self::poll_rings), but a message is reported to its queue or its operation.
