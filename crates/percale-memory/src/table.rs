@@ -19,7 +19,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use slab::Slab;
 
@@ -32,11 +32,12 @@ const GENERATION_BITS: u32 = 10;
 /// The maximum number of values in a table with wire numbers, which have 32 bits.
 pub const WIRE_SLOTS: usize = 1 << SLOT_BITS;
 
-/// The number of a value in a [`Table`]: its slot and its generation.
+/// The number of a value in a [`Table`]: its slot and its generation. It is one word, so that it stays in a register,
+/// and so that a result that contains it can be returned in two.
 pub struct Id<T> {
-    slot: u32,
-    /// The generation is never 0, so that an `Option` of an id is as small as the id.
-    generation: NonZeroU32,
+    /// The generation, in the upper half, and the slot. The generation is never 0, so that an `Option` of an id is as
+    /// small as the id.
+    word: NonZeroU64,
     of: PhantomData<fn() -> T>,
 }
 
@@ -47,27 +48,46 @@ const FIRST: NonZeroU32 = NonZeroU32::MIN;
 const NONE: NonZeroU32 = NonZeroU32::MAX;
 
 impl<T> Id<T> {
+    #[inline]
+    const fn new(slot: u32, generation: NonZeroU32) -> Self {
+        Self::from_u64((generation.get() as u64) << 32 | slot as u64)
+    }
+
+    #[inline]
+    const fn slot(self) -> u32 {
+        self.word.get() as u32
+    }
+
+    #[inline]
+    const fn generation(self) -> u32 {
+        (self.word.get() >> 32) as u32
+    }
+
     /// Returns the id in 64 bits, for fields that may contain numbers of several kinds, such as an application context
     /// of the library's own operations.
     #[inline]
     pub const fn to_u64(self) -> u64 {
-        (self.generation.get() as u64) << 32 | self.slot as u64
+        self.word.get()
     }
 
     /// The reverse of [`to_u64`](Self::to_u64). Accepts any number. An id that no table returned finds nothing.
     #[inline]
     pub const fn from_u64(word: u64) -> Self {
-        let generation = match NonZeroU32::new((word >> 32) as u32) {
-            Some(generation) => generation,
-            None => NONE,
+        const NO_GENERATION: NonZeroU64 = match NonZeroU64::new((NONE.get() as u64) << 32) {
+            Some(word) => word,
+            None => NonZeroU64::MAX,
         };
-        Self { slot: word as u32, generation, of: PhantomData }
+        let word = match NonZeroU64::new(word) {
+            Some(word) if word.get() >> 32 != 0 => word,
+            _ => NO_GENERATION,
+        };
+        Self { word, of: PhantomData }
     }
 
     /// Returns the id in the 32 bits that frames have for it. [`Table::find_wire`] is the reverse.
     #[inline]
     pub const fn to_wire(self) -> u32 {
-        (self.generation.get() & ((1 << GENERATION_BITS) - 1)) << SLOT_BITS | self.slot
+        (self.generation() & ((1 << GENERATION_BITS) - 1)) << SLOT_BITS | self.slot()
     }
 }
 
@@ -82,18 +102,18 @@ impl<T> Copy for Id<T> {}
 impl<T> PartialEq for Id<T> {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        (self.slot, self.generation) == (other.slot, other.generation)
+        self.word == other.word
     }
 }
 impl<T> Eq for Id<T> {}
 impl<T> Hash for Id<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.slot, self.generation).hash(state);
+        self.word.hash(state);
     }
 }
 impl<T> fmt::Debug for Id<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.slot, self.generation)
+        write!(f, "{}.{}", self.slot(), self.generation())
     }
 }
 
@@ -137,20 +157,20 @@ impl<T> Table<T> {
             Some(next) if next != NONE => next,
             _ => FIRST,
         };
-        Id { slot: self.slots.insert((generation, value)) as u32, generation, of: PhantomData }
+        Id::new(self.slots.insert((generation, value)) as u32, generation)
     }
 
     /// Returns the number that the next [`insert`](Self::insert) returns.
     #[inline]
     pub fn next_id(&self) -> Id<T> {
-        Id { slot: self.slots.vacant_key() as u32, generation: self.next, of: PhantomData }
+        Id::new(self.slots.vacant_key() as u32, self.next)
     }
 
     /// Returns the value, unless it was removed.
     #[inline]
     pub fn get(&self, id: Id<T>) -> Option<&T> {
-        match self.slots.get(id.slot as usize) {
-            Some((generation, value)) if *generation == id.generation => Some(value),
+        match self.slots.get(id.slot() as usize) {
+            Some((generation, value)) if generation.get() == id.generation() => Some(value),
             _ => None,
         }
     }
@@ -158,8 +178,8 @@ impl<T> Table<T> {
     /// Like [`get`](Self::get), but mutable.
     #[inline]
     pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
-        match self.slots.get_mut(id.slot as usize) {
-            Some((generation, value)) if *generation == id.generation => Some(value),
+        match self.slots.get_mut(id.slot() as usize) {
+            Some((generation, value)) if generation.get() == id.generation() => Some(value),
             _ => None,
         }
     }
@@ -168,7 +188,7 @@ impl<T> Table<T> {
     #[inline]
     pub fn remove(&mut self, id: Id<T>) -> Option<T> {
         self.get(id)?;
-        Some(self.slots.remove(id.slot as usize).1)
+        Some(self.slots.remove(id.slot() as usize).1)
     }
 
     /// Returns the id of the value with this wire number, if it is in the table.
@@ -177,7 +197,7 @@ impl<T> Table<T> {
         // The remaining high bits are compared together with the generation.
         let slot = wire & (WIRE_SLOTS as u32 - 1);
         let (generation, _) = self.slots.get(slot as usize)?;
-        let id = Id { slot, generation: *generation, of: PhantomData };
+        let id = Id::new(slot, *generation);
         (id.to_wire() == wire).then_some(id)
     }
 
@@ -190,9 +210,7 @@ impl<T> Table<T> {
     /// Removes the values for which `keep` returns false.
     #[inline]
     pub fn retain(&mut self, mut keep: impl FnMut(Id<T>, &mut T) -> bool) {
-        self.slots.retain(|slot, (generation, value)| {
-            keep(Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
-        });
+        self.slots.retain(|slot, (generation, value)| keep(Id::new(slot as u32, *generation), value));
     }
 
     /// Returns the number of values.
@@ -210,17 +228,13 @@ impl<T> Table<T> {
     /// Returns the values with their numbers, in the order of slots.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
-        self.slots.iter().map(|(slot, (generation, value))| {
-            (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
-        })
+        self.slots.iter().map(|(slot, (generation, value))| (Id::new(slot as u32, *generation), value))
     }
 
     /// Like [`iter`](Self::iter), but mutable.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
-        self.slots.iter_mut().map(|(slot, (generation, value))| {
-            (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
-        })
+        self.slots.iter_mut().map(|(slot, (generation, value))| (Id::new(slot as u32, *generation), value))
     }
 
     /// Frees the memory of removed values if no other value is stored behind it.
@@ -306,7 +320,7 @@ impl<T: Default> Recycler<T> {
         let recycled = &mut self.slots[slot];
         recycled.generation = generation;
         self.free = recycled.next;
-        (Id { slot: slot as u32, generation, of: PhantomData }, &mut recycled.value)
+        (Id::new(slot as u32, generation), &mut recycled.value)
     }
 
     #[cold]
@@ -320,8 +334,10 @@ impl<T> Recycler<T> {
     /// Returns the value, unless it was retired.
     #[inline(always)]
     pub fn get(&self, id: Id<T>) -> Option<&T> {
-        match self.slots.get(id.slot as usize) {
-            Some(recycled) if recycled.generation == id.generation && id.generation != NONE => Some(&recycled.value),
+        match self.slots.get(id.slot() as usize) {
+            Some(recycled) if recycled.generation.get() == id.generation() && id.generation() != NONE.get() => {
+                Some(&recycled.value)
+            }
             _ => None,
         }
     }
@@ -329,8 +345,8 @@ impl<T> Recycler<T> {
     /// Like [`get`](Self::get), but mutable.
     #[inline(always)]
     pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
-        match self.slots.get_mut(id.slot as usize) {
-            Some(recycled) if recycled.generation == id.generation && id.generation != NONE => {
+        match self.slots.get_mut(id.slot() as usize) {
+            Some(recycled) if recycled.generation.get() == id.generation() && id.generation() != NONE.get() => {
                 Some(&mut recycled.value)
             }
             _ => None,
@@ -340,9 +356,9 @@ impl<T> Recycler<T> {
     /// Like [`get_mut`](Self::get_mut), for a caller that may retire the value.
     #[inline(always)]
     pub fn occupied(&mut self, id: Id<T>) -> Option<Occupied<'_, T>> {
-        match self.slots.get_mut(id.slot as usize) {
-            Some(recycled) if recycled.generation == id.generation && id.generation != NONE => {
-                Some(Occupied { recycled, free: &mut self.free, slot: id.slot as usize })
+        match self.slots.get_mut(id.slot() as usize) {
+            Some(recycled) if recycled.generation.get() == id.generation() && id.generation() != NONE.get() => {
+                Some(Occupied { recycled, free: &mut self.free, slot: id.slot() as usize })
             }
             _ => None,
         }
@@ -358,9 +374,11 @@ impl<T> Recycler<T> {
 
     /// Returns the values in use, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
-        self.slots.iter().enumerate().filter(|(_, recycled)| recycled.generation != NONE).map(|(slot, recycled)| {
-            (Id { slot: slot as u32, generation: recycled.generation, of: PhantomData }, &recycled.value)
-        })
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, recycled)| recycled.generation != NONE)
+            .map(|(slot, recycled)| (Id::new(slot as u32, recycled.generation), &recycled.value))
     }
 }
 
@@ -418,7 +436,7 @@ mod tests {
                     let next = table.next_id();
                     let id = table.insert(value);
                     prop_assert_eq!(id, next);
-                    prop_assert!((id.slot as usize) < WIRE_SLOTS);
+                    prop_assert!((id.slot() as usize) < WIRE_SLOTS);
                     prop_assert!(id.to_wire() < 1 << 30);
                     prop_assert!(model.insert(id, value).is_none());
                 } else {
@@ -449,12 +467,12 @@ mod tests {
             for (number, (insert, which)) in steps.into_iter().enumerate() {
                 if insert || model.is_empty() {
                     let (id, value) = values.reuse();
-                    prop_assert_eq!(*value, left.remove(&id.slot).unwrap_or_default());
+                    prop_assert_eq!(*value, left.remove(&id.slot()).unwrap_or_default());
                     *value = number;
                     prop_assert!(model.insert(id, number).is_none());
                 } else {
                     let id = *model.keys().nth(which % model.len()).unwrap();
-                    left.insert(id.slot, model.remove(&id).unwrap());
+                    left.insert(id.slot(), model.remove(&id).unwrap());
                     values.retire(id);
                     values.retire(id); // No effect.
                     gone.push(id);

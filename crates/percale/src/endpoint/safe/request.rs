@@ -285,26 +285,20 @@ impl EngineCall for ReceiveOperation {
         if flags.is_empty() && engine.receive_for_operation(from, segment, tag, id) {
             return Ok(id);
         }
-        engine.post_other_operation(id, from, segment, tag, flags)
+        // Described only here: a description that a call can access would be kept in memory, with the buffer.
+        let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id.to_u64(), flags };
+        engine.post_other_operation(id, &work)
     }
 }
 
 impl Engine {
     /// Posts a receive of any kind, which owns its buffer.
     #[inline(never)]
-    fn post_other_operation(
-        &mut self,
-        id: OperationId,
-        from: PeerAddress,
-        segment: Segment,
-        tag: Option<(u64, u64)>,
-        flags: OpFlags,
-    ) -> Result<OperationId, OperationError> {
-        if flags.contains(OpFlags::MULTI_RECEIVE) {
+    fn post_other_operation(&mut self, id: OperationId, work: &ReceiveWork) -> Result<OperationId, OperationError> {
+        if work.flags.contains(OpFlags::MULTI_RECEIVE) {
             self.core.operations.many(id);
         }
-        let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id.to_u64(), flags };
-        let result = posted(self, id, |engine| engine.post_receive(&work, Notify::Operation));
+        let result = posted(self, id, |engine| engine.post_receive(work, Notify::Operation));
         self.core.operations.note_events();
         result
     }
