@@ -194,18 +194,28 @@ pub(super) mod reach {
             deadline: Option<Instant>,
             mut ready: impl FnMut(&mut Engine) -> Option<R>,
         ) -> Option<R> {
+            self.poll_until(deadline, |engine| {
+                let polled = engine.poll_for_wait();
+                (polled, ready(engine))
+            })
+        }
+
+        /// Like [`wait_until`](Self::wait_until), but `poll` makes the progress. It also returns whether everything was
+        /// polled, because the thread sleeps only after that.
+        fn poll_until<R>(
+            &self,
+            deadline: Option<Instant>,
+            mut poll: impl FnMut(&mut Engine) -> (bool, Option<R>),
+        ) -> Option<R> {
             if !self.is_here() {
                 return None;
             }
             let mut budget = SpinBudget::new();
             loop {
-                let found = self.with_here(|engine| {
-                    let polled = engine.poll_for_wait();
-                    match ready(engine) {
-                        None if engine.is_closed() => Ok(None), // A closed engine completes nothing more.
-                        None => Err(polled.then(|| engine.results())),
-                        found => Ok(found),
-                    }
+                let found = self.with_here(|engine| match poll(engine) {
+                    (_, None) if engine.is_closed() => Ok(None), // A closed engine completes nothing more.
+                    (polled, None) => Err(polled.then(|| engine.results())),
+                    (_, found) => Ok(found),
                 });
                 let looked = match found {
                     Ok(found) => return found,

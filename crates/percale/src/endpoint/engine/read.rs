@@ -127,19 +127,20 @@ impl Engine {
         self.poll_with(Report)
     }
 
-    /// Like [`poll_for_wait`](Self::poll_for_wait), for a thread that waits for the operation `id`. Puts its result in
-    /// `into` if that is there afterwards.
+    /// Like [`poll_for_wait`](Self::poll_for_wait), for a thread that waits for the operation `id`. If that has
+    /// succeeded, its result is in `into` afterwards.
     #[inline(never)]
     pub(crate) fn poll_for_result<M: MakeResult>(
         &mut self,
         id: OperationId,
         make: &mut M,
         into: &mut Option<M::Result>,
-    ) {
-        self.poll_with(ReturnResult { id, make, into });
+    ) -> bool {
+        let polled = self.poll_with(ReturnResult { id, make, into });
         if into.is_none() {
             *into = self.core.operations.take_success(id, make);
         }
+        polled
     }
 
     #[inline(always)]

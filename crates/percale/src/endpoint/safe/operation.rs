@@ -336,42 +336,54 @@ impl<H: Handle> InProgress<H> {
     #[inline(always)]
     fn wait<R: Outcome>(&mut self, known: &mut R::Known, deadline: Option<Instant>) -> Result<R, OperationError> {
         let mut taken = std::mem::take(known);
+        let mut result = None;
         // Usually the operation has ended, or its message has arrived.
         if !self.is_ended() {
-            let mut result = None;
             self.reach().run(TakeAtOnce { id: self.id(), known: &mut taken, into: &mut result });
+            if result.is_none() {
+                Self::wait_longer(self.reach(), self.id(), &mut taken, deadline, &mut result);
+            }
             if result.is_some() {
                 self.mark_ended();
             }
-            if let Some(result) = result {
-                return result;
-            }
         }
-        let (result, has_ended) =
-            Self::wait_longer(self.reach(), (!self.is_ended()).then(|| self.id()), &mut taken, deadline);
         *known = taken;
-        if has_ended {
-            self.mark_ended();
-        }
-        result
+        result.unwrap_or_else(|| Err(self.no_result()))
     }
 
-    /// Continues [`wait`](Self::wait) when the operation has not succeeded yet. `id` is `None` if its result was taken.
-    /// Returns whether the slot was released, too.
+    /// Continues [`wait`](Self::wait) when the operation has not succeeded yet. Puts its result in `into` when it has
+    /// ended.
     #[inline(never)]
     fn wait_longer<R: Outcome>(
         access: &H::Access,
-        id: Option<OperationId>,
+        id: OperationId,
         known: &mut R::Known,
         deadline: Option<Instant>,
-    ) -> (Result<R, OperationError>, bool) {
-        let Some(id) = id else { return (Err(OperationError::taken()), false) };
-        if !access.is_here() {
-            return (Err(OperationError::refused()), false);
+        into: &mut Option<Result<R, OperationError>>,
+    ) {
+        let failure = access.poll_until(deadline, |engine| {
+            let polled = engine.poll_for_result(id, &mut MakeOutcome::<R>(known), into);
+            match into {
+                Some(_) => (polled, Some(None)),
+                // Only a poll of everything finds that an operation has failed.
+                None if polled => (polled, engine.core.operations.take_end(id).map(Some)),
+                None => (polled, None),
+            }
+        });
+        if let Some(Some(end)) = failure {
+            *into = Some(outcome(end, known));
         }
-        match access.wait_until(deadline, |engine| engine.core.operations.take_end(id)) {
-            Some(end) => (outcome(end, known), true),
-            None => (Err(OperationError::new(Cause::TimedOut, None)), false),
+    }
+
+    /// Returns the error of a wait that has no result.
+    #[cold]
+    fn no_result(&self) -> OperationError {
+        if self.is_ended() {
+            OperationError::taken()
+        } else if self.reach().is_here() {
+            OperationError::new(Cause::TimedOut, None)
+        } else {
+            OperationError::refused()
         }
     }
 
