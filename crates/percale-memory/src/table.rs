@@ -416,7 +416,7 @@ mod tests {
         let first = table.insert('a');
         assert_eq!(table.remove(first), Some('a'));
         let second = table.insert('b');
-        assert_eq!((first.slot, second.slot), (0, 0), "the slot is used again");
+        assert_eq!((first.slot(), second.slot()), (0, 0), "the slot is used again");
         assert_eq!(table.get(first), None);
         assert_eq!(table.remove(first), None);
         assert_eq!(table.find_wire(first.to_wire()), None);
