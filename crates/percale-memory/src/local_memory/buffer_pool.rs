@@ -4,7 +4,7 @@
 //! [`Buffer`](super::buffer::Buffer)s.
 //!
 //! Invariants:
-//! 1. The number of a part is either in the list of free parts, or in exactly one [`PoolPart`]. Taking a part removes
+//! 1. The number of a part is either in the list of free parts, or in exactly one `PoolPart`. Taking a part removes
 //!    the number from the list, and dropping the `PoolPart` puts it back.
 //! 2. A `PoolPart` is dropped by its owner only. An operation whose memory a peer may still access owns its buffer
 //!    until the peer has let go of it, so the part cannot be taken again before.

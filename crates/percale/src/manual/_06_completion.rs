@@ -195,6 +195,28 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Costs
+//! Medians over shared memory between two processes on two cores of one machine, in a program that is built with the
+//! default release profile. `percale perf` measures the same on your machine.
+//!
+//! | operation | safe API | raw API |
+//! |---|---|---|
+//! | tagged message of 8 bytes, half a round trip | 125 ns | 100 ns |
+//! | tagged message of 4 KiB, half a round trip | 657 ns | 551 ns |
+//! | tagged message of 64 KiB in percale's memory, half a round trip | 1.80 µs | 1.73 µs |
+//! | tagged message of 8 bytes in a stream with 64 receives posted | 70 ns | 42 ns |
+//! | read of 8 bytes of percale's memory | 24 ns | 32 ns |
+//! | write of 8 bytes to percale's memory | 32 ns | 32 ns |
+//! | `fetch_add` on percale's memory | 27 ns | 45 ns |
+//! | `compare_swap` on percale's memory | 29 ns | 48 ns |
+//!
+//! A read, a write or an atomic operation that ends when it is posted is cheaper by the safe API, because the raw API
+//! reports it to a queue, from which it is read.
+//!
+//! A round trip of two 8-byte messages takes 265 ns with `wait`. If the operations are awaited, it takes 339 ns with a
+//! minimal executor, 342 ns with smol, 351 ns with tokio's current-thread runtime, and 421 ns in a task that is spawned
+//! on tokio, with a [`SharedEndpoint`].
+//!
 //! # Events: peers that connect and disconnect
 //! An [`EventQueue`] that was passed to [`EndpointBuilder::event_queue`] reports [`Event::Connected`],
 //! [`Event::Failed`] (a connection could not be established), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter
