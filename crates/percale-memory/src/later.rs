@@ -58,12 +58,20 @@ pub fn emit_elsewhere() {
     EMITS_NONE.set(true);
 }
 
-/// Makes a separate thread emit an event. If no thread can be started, the events wait for the next call.
-fn hand_over(event: Event) {
+/// Drops an object of the application in a separate thread. This is for code that runs while an engine is borrowed or
+/// locked: the destructor is application code, which may call the library.
+#[cold]
+pub fn drop_elsewhere(value: impl Send + 'static) {
+    hand_over(Box::new(move || drop(value)), usize::MAX);
+}
+
+/// Makes a separate thread emit an event, unless `limit` events wait already. If no thread can be started, the events
+/// wait for the next call.
+fn hand_over(event: Event, limit: usize) {
     let Ok(elsewhere) = ELSEWHERE.get_or_make() else { return };
     let lock = move || elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
     let mut list = lock();
-    if list.events.len() < LIMIT {
+    if list.events.len() < limit {
         list.events.push(event);
     }
     if std::mem::replace(&mut list.emitted, true) {
@@ -91,7 +99,7 @@ fn hand_over(event: Event) {
 #[cold]
 pub fn note(emit: impl FnOnce() + Send + 'static) {
     if EMITS_NONE.get() {
-        return hand_over(Box::new(emit));
+        return hand_over(Box::new(emit), LIMIT);
     }
     // A thread that is ending no longer has a list, and its events are lost.
     let noted = EVENTS.try_with(|events| {

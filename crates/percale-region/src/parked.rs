@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::hold::Hold;
 use super::registered::Registered;
 use super::revocation::Revocation;
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 
 /// Memory of regions, and windows, that were dropped while peers were still accessing them.
 #[derive(Debug, Default)]
@@ -67,7 +67,9 @@ impl Parked {
         retired.iter_mut().filter_map(|one| one.hold.as_mut()).for_each(Hold::let_go);
         self.any.store(!all.is_empty(), Ordering::Release);
         drop(all);
-        drop(retired); // Dropped without the lock, because unmapping is slow.
+        // Dropped without the lock, because unmapping is slow. The caller may hold the lock of an engine.
+        retired.iter_mut().filter_map(|one| one.memory.take()).for_each(Buffer::drop_outside);
+        drop(retired);
     }
 
     /// Returns how many parked windows refer to this region.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percale::endpoint::BindError;
+use percale::endpoint::safe::Cause;
 use percale::trigger::{RawOperation, Variable};
 use percale::{
     CompletionFlags, CompletionQueue, Counter, Endpoint, Entry, ErrorCode, OpFlags, PeerAddress, PostError,
@@ -219,6 +220,8 @@ fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &Receiv
         // SAFETY: the suite's memory is never freed.
         let refused = unsafe { other.post_recv(work) }.expect_err("the endpoint is closed");
         assert!(matches!(refused, PostError::Closed), "{refused}");
+        let refused = other.recv(vec![0; 8]).start().expect_err("the endpoint is closed");
+        assert!(matches!(refused.cause(), Cause::Post(PostError::Closed)), "{refused}");
         assert!(other.inject(peer, &[1]).is_err());
     }
     std::thread::sleep(Duration::from_millis(3));

@@ -343,3 +343,38 @@ pub fn wait_any_returns_each_operation_once<F: Peers + Real>() {
     let none: &mut [percale::endpoint::safe::Operation<Shared, Buffer>] = &mut [];
     assert!(wait_any(none).is_none() && wait_all(none).is_empty());
 }
+
+/// A set returns the result of each member once, even if another thread closes the endpoint between two timed waits.
+pub fn closing_between_timed_waits_loses_no_member<F: Peers + Real>() {
+    const MEMBERS: u64 = 4;
+    let _watchdog = Watchdog::new("closing between timed waits loses no member");
+    let fabric = F::new(29);
+    let domain = fabric.domain(|domain| domain);
+    let vector = domain.address_vector().build().expect("a vector");
+    for round in 0..300 {
+        let endpoint = domain.endpoint().vector(&vector).bind_shared(&fabric.address()).expect("an endpoint");
+        let mut set = endpoint.operation_set(MEMBERS as usize);
+        for tag in 0..MEMBERS {
+            set.push(endpoint.tagged_recv(tag, 0, vec![0; 8]).start().expect("a receive"), tag).expect("there is room");
+        }
+        let ended = std::thread::scope(|scope| {
+            let waits = scope.spawn(move || {
+                let mut ended = Vec::new();
+                loop {
+                    match set.next_for(Duration::ZERO) {
+                        Ok(Some((tag, _))) => ended.push(tag),
+                        Ok(None) => return ended,
+                        Err(TimedOut) => {}
+                    }
+                }
+            });
+            for _ in 0..round * 10 {
+                std::hint::spin_loop();
+            }
+            endpoint.shut();
+            waits.join().expect("no panic")
+        });
+        let once: BTreeSet<u64> = ended.iter().copied().collect();
+        assert_eq!((ended.len() as u64, once.len() as u64), (MEMBERS, MEMBERS), "in round {round}: {ended:?}");
+    }
+}

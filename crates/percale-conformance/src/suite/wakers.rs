@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use percale::endpoint::Ownership;
-use percale::{Endpoint, PeerAddress, PostError, Progress};
+use percale::{Endpoint, PeerAddress, PostError, Progress, SharedEndpoint};
 
 use super::waiting::{PEER, two, two_shared};
 use crate::fabric::{Peers, Real};
@@ -261,5 +262,53 @@ pub fn wakers_of_shared_receives_may_use_the_context<F: Real>() {
         let mut receiving = shared.tagged_recv(1, 0, vec![0; 8]).expect("a receive");
         assert!(poll(&mut receiving, &busy()).is_pending());
         while_wakers(Rc::clone(&doing), || drop(receiving));
+    }
+}
+
+/// The owner of bytes, whose destructor calls the endpoint.
+struct Owner {
+    endpoint: SharedEndpoint,
+    bytes: Vec<u8>,
+    dropped: mpsc::Sender<()>,
+}
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        assert!(!self.endpoint.is_closed());
+        self.dropped.send(()).ok();
+    }
+}
+
+/// The owner of the bytes of a send may call the endpoint when it is dropped, even if the endpoint drops it because the
+/// handle of the send was dropped before.
+pub fn owners_of_sent_bytes_may_call_the_endpoint<F: Peers + Real>() {
+    const LEN: usize = 1 << 20;
+    let _watchdog = Watchdog::new("owners of sent bytes may call the endpoint");
+    let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
+    for round in 0..3 {
+        let (dropped, was_dropped) = mpsc::channel();
+        let owner = Owner { endpoint: a.clone(), bytes: content(round, LEN), dropped };
+        let mut sending = a.tagged_send(PEER, 1, Bytes::from_owner(owner)).start().expect("a send");
+        let mut receiving = b.tagged_recv(1, 0, vec![0; LEN]).start().expect("a receive");
+        if round > 0 {
+            // The first round connects the endpoints. A send that has not begun would be canceled.
+            drop(sending);
+        } else {
+            while !(sending.is_ready() & receiving.is_ready()) {}
+            drop(sending.wait());
+        }
+        while !receiving.is_ready() {
+            let _happened: bool = a.progress();
+        }
+        assert_eq!(receiving.wait().expect("a message").to_vec(), content(round, LEN));
+        while was_dropped.try_recv().is_err() {
+            let _happened: bool = a.progress();
+        }
     }
 }

@@ -8,8 +8,11 @@
 mod counting;
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
-use percale::{Buffer, Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
+use percale::endpoint::Handle;
+use percale::endpoint::safe::{Operation, Outcome};
+use percale::{Access, Buffer, Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
 use percale_conformance::fabric::{Fabric, Loopback, Shm};
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::Mesh;
@@ -44,6 +47,12 @@ mod conformance {
             #[test]
             fn buffers_of_a_pool_allocate_nothing() {
                 crate::pools_allocate_nothing::<percale_conformance::fabric::Shm>();
+            }
+
+            /// Requirements: RES-004.
+            #[test]
+            fn safe_operations_allocate_nothing() {
+                crate::safe_operations_allocate_nothing::<percale_conformance::fabric::Shm>();
             }
 
             /// Requirements: RES-003.
@@ -174,6 +183,40 @@ fn sets_allocate_nothing<F: Fabric>() {
     let before = counting::of_this_thread();
     (0..1000).for_each(|_| round());
     assert_eq!(counting::of_this_thread() - before, 0, "allocations of 16,000 operations over {}", F::NAME);
+}
+
+/// Waits for an operation while both endpoints make progress.
+fn ended<H: Handle, R: Outcome>(mut operation: Operation<H, R>, other: &Endpoint) -> R {
+    while !operation.is_ready() {
+        let _happened: bool = other.progress();
+    }
+    operation.wait().expect("a success")
+}
+
+/// Checks that 12,000 messages, reads, writes and atomic operations of the safe API, whose buffers are used again, do not
+/// allocate. The accesses are executed directly. One that the peer executes allocates a record.
+fn safe_operations_allocate_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
+    let owner = &mesh.test_endpoint(1).domain;
+    let memory = owner.allocate(4096).expect("memory");
+    let region = owner.register(memory, Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
+    let word = region.remote().at(..8);
+    let (mut source, mut target) = (Buffer::from(vec![7; 8]), Buffer::from(vec![0; 8]));
+    let mut round = |number: u64| {
+        let receiving = b.tagged_recv(number, 0, take(&mut target)).start().expect("a receive");
+        source = ended(a.tagged_send(peer, number, take(&mut source)).start().expect("a send"), b);
+        target = ended(receiving, a).buffer;
+        source = ended(a.write(peer, take(&mut source), word).start().expect("a write"), b);
+        target = ended(a.read(peer, word, take(&mut target)).start().expect("a read"), b);
+        let before = ended(a.fetch_add(peer, word, 1_u64).start().expect("an addition"), b);
+        let found = ended(a.compare_swap(peer, word, before + 1, 0_u64).start().expect("a swap"), b);
+        assert_eq!(found, before + 1);
+    };
+    (0..500).for_each(&mut round);
+    let before = counting::of_this_thread();
+    (0..2000).for_each(&mut round);
+    assert_eq!(counting::of_this_thread() - before, 0, "allocations of 12,000 operations over {}", F::NAME);
 }
 
 /// Checks that messages with buffers of a pool, which are taken for each operation and then dropped, do not allocate.

@@ -271,6 +271,10 @@ pub trait BufferExt: Sized {
     /// Returns the allocation that contains the memory, if percale allocated it.
     fn as_allocation(&self) -> Option<&Allocation>;
 
+    /// Drops the buffer in code that may run while an engine is borrowed or locked. Memory whose destructor is code of
+    /// the application is dropped by a separate thread.
+    fn drop_outside(self);
+
     /// Returns the memory as a segment to be read by an operation. Until that operation has completed, the caller keeps
     /// the buffer, does not access it, and does not write through the segment.
     fn segment_for_send(&self) -> Segment;
@@ -281,6 +285,16 @@ pub trait BufferExt: Sized {
 }
 
 impl BufferExt for Buffer {
+    #[inline]
+    fn drop_outside(self) {
+        match self.memory {
+            // The owner of these bytes may be any object (`Bytes::from_owner`).
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => crate::later::drop_elsewhere(bytes),
+            memory => drop(memory),
+        }
+    }
+
     #[inline]
     fn check_here(&self) {
         if let Some(allocation) = self.as_allocation() {

@@ -5,11 +5,13 @@ use std::any::Any;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A type whose values are plain bytes: any bytes are a value, and every byte of a value may be read. These are the
-/// numbers, arrays of plain types, and structures for which a program derives the traits `FromBytes`, `IntoBytes` and
-/// `Immutable` of the crate `zerocopy` (version 0.8).
-pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
+/// numbers, arrays of plain types, and structures for which a program derives `Clone`, `Copy`, and the traits
+/// `FromBytes`, `IntoBytes` and `Immutable` of the crate `zerocopy` (version 0.8).
+///
+/// The values are `Copy`, so they have no destructor: the library drops memory of operations while it holds locks.
+pub trait Plain: Copy + FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
 
-impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
+impl<T: Copy + FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
 /// A vector of plain values whose type only its owner knows.
 pub(super) trait Values: Send + Sync {

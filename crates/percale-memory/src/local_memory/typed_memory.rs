@@ -81,6 +81,7 @@ impl<T: Plain> TypedMemory for TypedAllocation<T> {
     }
 
     fn from_buffer(buffer: Buffer) -> Result<Self, FromBufferError> {
+        const { Self::check_type() };
         let bytes = buffer.into_allocation().map_err(|error| FromBufferError { buffer: error.into_inner() })?;
         if !bytes.len().is_multiple_of(size_of::<T>()) {
             return Err(FromBufferError { buffer: bytes.into() });
@@ -101,6 +102,13 @@ pub struct TypedAllocation<T> {
 
 crate::short_debug!(for [T] TypedAllocation<T>, "TypedAllocation", bytes: |this| this.bytes.len());
 
+impl<T> TypedAllocation<T> {
+    const fn check_type() {
+        assert!(size_of::<T>() > 0, "the type has no bytes");
+        assert!(align_of::<T>() <= LINE, "the alignment of the type is more than 64 bytes");
+    }
+}
+
 impl<T: Plain> TypedAllocation<T> {
     /// Allocates memory for `count` values, whose bytes are all 0. Types without bytes, and types whose alignment is
     /// more than 64, do not compile.
@@ -108,10 +116,7 @@ impl<T: Plain> TypedAllocation<T> {
     /// # Errors
     /// See [`AllocateError`].
     pub fn new(count: usize) -> Result<Self, AllocateError> {
-        const {
-            assert!(size_of::<T>() > 0, "the type has no bytes");
-            assert!(align_of::<T>() <= LINE, "the alignment of the type is more than 64 bytes");
-        }
+        const { Self::check_type() };
         let len = count.checked_mul(size_of::<T>()).ok_or(AllocateError::TooLarge(usize::MAX))?;
         Ok(Self { bytes: allocate(len)?, values: PhantomData })
     }

@@ -22,7 +22,7 @@ use std::task::Waker;
 use super::shared_receive::ReceiveReport;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry, OperationResult};
 use crate::deferred_actions::DeferredActions;
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::table::{Id, Recycler};
 
 /// One operation. While the slot is free, its fields have their default values.
@@ -213,6 +213,13 @@ impl Operations {
         slot.buffer
     }
 
+    /// Removes the slot of an operation whose handle was dropped, and drops its buffer.
+    fn release_parked(&mut self, id: OperationId) {
+        if let Some(buffer) = self.release(id) {
+            buffer.drop_outside();
+        }
+    }
+
     /// Adds a success to the operation with this context. An operation that has ended takes no more results.
     #[inline(always)]
     pub(crate) fn succeed(&mut self, entry: Entry) {
@@ -267,7 +274,7 @@ impl Operations {
         if !slot.parked {
             self.deferred_actions.wake(slot.waker.take());
         } else if slot.state.is_done() {
-            self.release(id);
+            self.release_parked(id);
         }
     }
 
@@ -376,7 +383,7 @@ impl Operations {
         }
         self.deferred_actions.discard(slot.waker.take());
         if slot.state.is_done() {
-            self.release(id);
+            self.release_parked(id);
             return false;
         }
         true

@@ -227,13 +227,10 @@ impl Counter {
     /// lock at the fork.
     #[inline]
     fn waiting(&self) -> Option<MutexGuard<'_, WaitQueue>> {
-        self.is_here().then(|| self.waiting_here())
-    }
-
-    /// As [`waiting`](Self::waiting), for a caller that knows that this is not a forked child.
-    #[inline]
-    fn waiting_here(&self) -> MutexGuard<'_, WaitQueue> {
-        self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
+        if !self.is_here() {
+            return None;
+        }
+        Some(self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Queues work in the counter's line. `named` is called before any thread can begin the work, with the work's
@@ -254,12 +251,11 @@ impl Counter {
         Some(self.line.cell.waits_for(waiting.next()))
     }
 
-    /// Takes all work that is due from the line, in order. No other thread takes work during the call. Only [`fire`]
-    /// calls it, which is not called in a forked child: neither by [`begin`](Self::begin) nor by a caller that has queued
-    /// work.
+    /// Takes all work that is due from the line, in order. No other thread takes work during the call. Does nothing in a
+    /// forked child, which may have inherited a thread that was processing jobs, because a waker can fork.
     #[inline]
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
-        let mut waiting = self.waiting_here();
+        let Some(mut waiting) = self.waiting() else { return };
         let cell = &self.line.cell;
         // The values are read again each time, because work that begins may increase this counter.
         while let Some(due) = waiting.pop(cell.value(), cell.value().saturating_add(cell.errors())) {

@@ -37,7 +37,7 @@ use crate::completion::queue::CompletionQueue;
 use crate::deferred_actions::{contained, discard};
 use crate::endpoint::pool::{EndedReceive, Many, Pool};
 use crate::endpoint::submissions::Transfer;
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::system::forked::PerProcess;
 use crate::transport::shm::DrainingLink;
 
@@ -125,6 +125,15 @@ impl DeferredCleanup {
     /// Adds a report that is made when no peer writes to the memory any more.
     pub(super) fn report(&mut self, late: LateReport) {
         self.reports.push(late);
+    }
+
+    /// Drops memory to which no peer writes any more, while the engine is borrowed or locked.
+    pub(super) fn drop_in_engine(self) {
+        for memory in self.memory {
+            if let OperationMemory::Buffer(Some(buffer)) = memory {
+                buffer.drop_outside();
+            }
+        }
     }
 
     fn end(self) {

@@ -218,7 +218,9 @@ impl Core {
             }
             self.fail_triggered(side, notify, error, quiet, counting);
         }
-        if !over {
+        if over {
+            kept.drop_in_engine();
+        } else {
             deferred_cleanup::keep(kept);
         }
     }

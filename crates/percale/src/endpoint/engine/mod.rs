@@ -505,7 +505,7 @@ impl Engine {
         tag: Option<(u64, u64)>,
         id: OperationId,
     ) -> bool {
-        self.core.post_plain_receive(from, segment, tag, id.to_u64(), Notify::Operation)
+        self.process.is_here() && self.core.post_plain_receive(from, segment, tag, id.to_u64(), Notify::Operation)
     }
 
     /// Posts a receive.

@@ -51,8 +51,6 @@ pub(crate) struct Poller {
     pub(super) hot: Vec<ConnectionId>,
     /// The index in `hot` of the link that was polled last when messages are taken from one link at a time.
     turn: usize,
-    /// The hot link that is cooled next when there are too many.
-    hand: usize,
     /// Links with something to send, or sends that wait for them.
     pub(super) busy: Vec<ConnectionId>,
     /// The empty list that will take the marks of the next round.
@@ -76,6 +74,8 @@ pub(crate) struct Poller {
     skipped: u32,
     /// Rounds since a hot link delivered a frame.
     quiet: u32,
+    /// The index in `hot` of the link that is cooled next when there are too many.
+    hand: u32,
     /// The hot link that delivered a frame last.
     pub(super) last: ConnectionId,
     /// Whether the thread that polls shares its processor with others. Then a round may take as long as their time
@@ -295,10 +295,11 @@ impl Poller {
             return None;
         }
         for _ in 0..self.hot.len() {
-            self.hand = (self.hand + 1) % self.hot.len();
-            let slot = self.hot[self.hand];
+            let index = (self.hand as usize + 1) % self.hot.len();
+            self.hand = index as u32;
+            let slot = self.hot[index];
             if matches!(links.get(slot as usize), Some(Some(AnyLink::Shm(link))) if link.is_idle()) {
-                self.hot.swap_remove(self.hand);
+                self.hot.swap_remove(index);
                 self.marks[slot as usize].hot = false;
                 self.cold += 1;
                 return Some(slot);

@@ -113,6 +113,17 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
         }
     }
 
+    /// Like [`wait_until`](Self::wait_until), for an operation that has ended or cannot end. Its result counts as taken
+    /// afterwards, also in a forked child.
+    pub(super) fn take_end(&mut self, deadline: Option<Instant>) -> Result<R, OperationError> {
+        let result = self.wait_until(deadline);
+        match &mut self.state {
+            State::Ended(_, result) => drop(result.take()),
+            State::InProgress(operation, _) => operation.give_up(),
+        }
+        result
+    }
+
     /// Cancels the operation if no message was matched and no part of it was carried out. It then ends with
     /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled). Returns whether it was canceled.
     pub fn cancel(&self) -> bool {
@@ -392,6 +403,13 @@ impl<H: Handle> InProgress<H> {
     pub(super) fn mark_ended(&mut self) {
         self.marks.0 |= Marks::ENDED;
         self.unwatch();
+    }
+
+    /// Counts the result as taken in a forked child, where the operation cannot end.
+    fn give_up(&mut self) {
+        if !self.reach().is_here() {
+            self.marks.0 |= Marks::ENDED;
+        }
     }
 
     /// Removes the task's waker from the reactor.

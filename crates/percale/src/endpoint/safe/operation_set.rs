@@ -178,9 +178,13 @@ fn take<H: Handle, R: Outcome, K>(
     set: OperationId,
     members: &Table<Member<H, R, K>>,
 ) -> Option<EndedMember> {
-    let number = engine.core.operations.take_ended_member(set)?;
-    let slot = members.get(Id::from_u64(number)).and_then(|member| member.operation.slot());
-    Some((number, slot.and_then(|id| engine.core.operations.take_end(id))))
+    loop {
+        let number = engine.core.operations.take_ended_member(set)?;
+        // The list may have the number of a member that was given up (`abandon`).
+        let Some(member) = members.get(Id::from_u64(number)) else { continue };
+        let end = member.operation.slot().and_then(|id| engine.core.operations.take_end(id));
+        return Some((number, end));
+    }
 }
 
 /// Takes a member that has ended, or whose message is the next in its ring.
@@ -303,9 +307,15 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
             return Ok(self.abandon(PostError::Forked));
         }
         let (set, members) = (self.slot.id(), &self.members);
-        match access.wait_until(deadline, |engine| take(engine, set, members)) {
+        let ended = access.wait_until(deadline, |engine| take(engine, set, members));
+        // Another thread may have closed the endpoint after the last look, which ended members.
+        let (ended, closed) = match ended {
+            Some(ended) => (Some(ended), false),
+            None => access.with_here(|engine| (take(engine, set, members), engine.is_closed())),
+        };
+        match ended {
             Some(ended) => Ok(self.finish(ended)),
-            None if access.with(|engine| engine.is_closed()) => Ok(self.abandon(PostError::Closed)),
+            None if closed => Ok(self.abandon(PostError::Closed)),
             None => Err(TimedOut),
         }
     }

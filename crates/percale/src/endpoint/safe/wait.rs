@@ -73,7 +73,7 @@ pub fn wait_any_until<H: Handle, R: Outcome>(
     deadline: Option<Instant>,
 ) -> Result<Option<EndedOperation<usize, R>>, TimedOut> {
     if let Some(index) = operations.iter().position(Operation::is_result_here) {
-        return Ok(Some((index, operations[index].wait())));
+        return Ok(Some((index, operations[index].take_end(None))));
     }
     let mut left = operations.iter().filter(|operation| !operation.is_taken());
     let Some(first) = left.next().and_then(Operation::access) else { return Ok(None) };
@@ -92,7 +92,7 @@ pub fn wait_any_until<H: Handle, R: Outcome>(
         // The operation cannot end: the endpoint was closed, or belongs to the parent of this process.
         None if !access.is_here() || access.with(|engine| engine.is_closed()) => {
             let index = operations.iter().position(|operation| !operation.is_taken());
-            Ok(index.map(|index| (index, operations[index].wait_until(deadline))))
+            Ok(index.map(|index| (index, operations[index].take_end(deadline))))
         }
         None => Err(TimedOut),
     }
