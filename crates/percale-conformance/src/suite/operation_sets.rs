@@ -352,7 +352,7 @@ pub fn closing_between_timed_waits_loses_no_member<F: Peers + Real>() {
     let domain = fabric.domain(|domain| domain);
     let vector = domain.address_vector().build().expect("a vector");
     for round in 0..300 {
-        let endpoint = domain.endpoint().vector(&vector).bind_shared(&fabric.address()).expect("an endpoint");
+        let endpoint = domain.endpoint().vector(&vector).bind_shared(fabric.address()).expect("an endpoint");
         let mut set = endpoint.operation_set(MEMBERS as usize);
         for tag in 0..MEMBERS {
             set.push(endpoint.tagged_recv(tag, 0, vec![0; 8]).start().expect("a receive"), tag).expect("there is room");
