@@ -11,7 +11,7 @@ use percale::endpoint::safe::{
     Cause, OperationError, OperationSet, PushCause, TimedOut, wait_all, wait_all_until, wait_any, wait_any_until,
 };
 use percale::endpoint::{Handle, Shared};
-use percale::{Buffer, ErrorCode, Progress};
+use percale::{Buffer, ErrorCode, PostError, Progress};
 
 use super::waiting::{PEER, inject, two, two_shared};
 use super::wakers::driven_by_its_waker;
@@ -281,7 +281,7 @@ pub fn dropped_future_of_an_operation_set_leaves_no_waker<F: Real>() {
     assert!(set.next().is_some() && set.next().is_none());
 }
 
-/// Closing a shared endpoint ends the members of its sets.
+/// Closing a shared endpoint ends the members of its sets, and further receives are refused.
 pub fn closed_endpoint_ends_the_members_of_its_sets<F: Peers + Real>() {
     let _watchdog = Watchdog::new("closed endpoint ends the members of its sets");
     let (_a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
@@ -296,6 +296,8 @@ pub fn closed_endpoint_ends_the_members_of_its_sets<F: Peers + Real>() {
     std::thread::sleep(Duration::from_millis(20));
     b.shut();
     assert_eq!(waits.join().expect("no panic"), (0..4).map(|tag| (tag, true)).collect());
+    let refused = b.tagged_recv(4, 0, vec![0; 8]).start().expect_err("the endpoint is closed");
+    assert!(matches!(refused.cause(), Cause::Post(PostError::Closed)), "{refused}");
 }
 
 /// The first message of a few receives.
