@@ -1,5 +1,6 @@
 //! Log events of code that runs under a lock, or in a thread for which other threads wait. They are emitted later,
-//! after the lock is released or by another thread.
+//! after the lock is released or by another thread. That thread also drops objects of the application
+//! ([`drop_elsewhere`]).
 //!
 //! A subscriber of `tracing` is application code: it may call the library, and it may panic. Code that may run while an
 //! engine is borrowed or locked, or while a table is being changed, therefore records its events with [`later!`].
@@ -14,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::deferred_actions::contained;
+use crate::deferred_actions::{contained, discard};
 use crate::system::forked::PerProcess;
 use crate::system::thread::start_thread;
 
@@ -62,7 +63,7 @@ pub fn emit_elsewhere() {
 /// locked: the destructor is application code, which may call the library.
 #[cold]
 pub fn drop_elsewhere(value: impl Send + 'static) {
-    hand_over(Box::new(move || drop(value)), usize::MAX);
+    hand_over(Box::new(move || discard(value)), usize::MAX);
 }
 
 /// Makes a separate thread emit an event, unless `limit` events wait already. If no thread can be started, the events

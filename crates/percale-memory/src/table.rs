@@ -32,8 +32,8 @@ const GENERATION_BITS: u32 = 10;
 /// The maximum number of values in a table with wire numbers, which have 32 bits.
 pub const WIRE_SLOTS: usize = 1 << SLOT_BITS;
 
-/// The number of a value in a [`Table`]: its slot and its generation. It is one word, so that it stays in a register,
-/// and so that a result that contains it can be returned in two.
+/// The number of a value in a [`Table`]: its slot and its generation. It is one word, so that it and results that contain
+/// it are passed in registers.
 pub struct Id<T> {
     /// The generation, in the upper half, and the slot. The generation is never 0, so that an `Option` of an id is as
     /// small as the id.

@@ -68,7 +68,7 @@ impl Parked {
         self.any.store(!all.is_empty(), Ordering::Release);
         drop(all);
         // Dropped without the lock, because unmapping is slow. The caller may hold the lock of an engine.
-        retired.iter_mut().filter_map(|one| one.memory.take()).for_each(Buffer::drop_outside);
+        retired.iter_mut().filter_map(|one| one.memory.take()).for_each(Buffer::drop_under_lock);
         drop(retired);
     }
 

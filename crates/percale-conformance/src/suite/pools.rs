@@ -87,8 +87,8 @@ pub fn buffers_of_dropped_operations_return_to_their_pool<F: Transport>() {
     drop(mesh.endpoint(1).tagged_recv(9, 0, targets.take().expect("a buffer")).start().expect("a receive"));
     all_return(&mesh, &targets);
 
-    // A long send, of which a part was passed to the peer, whose handle is dropped before its peer has received it: the
-    // peer gets the bytes that it had.
+    // The handle of a long send is dropped before the peer has received the message, but after a part was passed to the
+    // peer. The message is still delivered, with the bytes that the buffer had.
     drop(mesh.endpoint(0).tagged_send(mesh.peer(1), 1, filled(&sources, &bytes)).start().expect("a send"));
     let taken: Vec<Buffer> = std::iter::from_fn(|| sources.take()).collect();
     for mut buffer in taken {

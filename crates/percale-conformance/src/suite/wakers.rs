@@ -265,7 +265,7 @@ pub fn wakers_of_shared_receives_may_use_the_context<F: Real>() {
     }
 }
 
-/// The owner of bytes, whose destructor calls the endpoint.
+/// Bytes with a destructor that calls the endpoint.
 struct Owner {
     endpoint: SharedEndpoint,
     bytes: Vec<u8>,

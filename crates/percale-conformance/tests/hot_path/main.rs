@@ -193,8 +193,8 @@ fn ended<H: Handle, R: Outcome>(mut operation: Operation<H, R>, other: &Endpoint
     operation.wait().expect("a success")
 }
 
-/// Checks that 12,000 messages, reads, writes and atomic operations of the safe API, whose buffers are used again, do not
-/// allocate. The accesses are executed directly. One that the peer executes allocates a record.
+/// Checks that 12,000 messages, reads, writes and atomic operations of the safe API do not allocate if buffers are used
+/// again. The accesses are executed directly. An access that the peer executes allocates a record.
 fn safe_operations_allocate_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));

@@ -271,9 +271,9 @@ pub trait BufferExt: Sized {
     /// Returns the allocation that contains the memory, if percale allocated it.
     fn as_allocation(&self) -> Option<&Allocation>;
 
-    /// Drops the buffer in code that may run while an engine is borrowed or locked. Memory whose destructor is code of
-    /// the application is dropped by a separate thread.
-    fn drop_outside(self);
+    /// Drops the buffer, for a caller that may have borrowed or locked an engine. If the destructor of the memory may be
+    /// application code, a separate thread runs it.
+    fn drop_under_lock(self);
 
     /// Returns the memory as a segment to be read by an operation. Until that operation has completed, the caller keeps
     /// the buffer, does not access it, and does not write through the segment.
@@ -286,7 +286,7 @@ pub trait BufferExt: Sized {
 
 impl BufferExt for Buffer {
     #[inline]
-    fn drop_outside(self) {
+    fn drop_under_lock(self) {
         match self.memory {
             // The owner of these bytes may be any object (`Bytes::from_owner`).
             #[cfg(feature = "bytes")]

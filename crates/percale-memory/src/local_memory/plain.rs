@@ -1,19 +1,19 @@
-//! Types whose values are nothing but their bytes, and vectors of such a type that only their owner knows.
+//! Types whose values are plain bytes, and vectors of such values without their type.
 
 use std::any::Any;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A type whose values are plain bytes: any bytes are a value, and every byte of a value may be read. These are the
+/// A type whose values are plain bytes: any bytes are a valid value, and every byte of a value can be read. These are
 /// numbers, arrays of plain types, and structures for which a program derives `Clone`, `Copy`, and the traits
 /// `FromBytes`, `IntoBytes` and `Immutable` of the crate `zerocopy` (version 0.8).
 ///
-/// The values are `Copy`, so they have no destructor: the library drops memory of operations while it holds locks.
+/// Values that are `Copy` have no destructor. This is required because the library drops buffers while it holds locks.
 pub trait Plain: Copy + FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
 
 impl<T: Copy + FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
-/// A vector of plain values whose type only its owner knows.
+/// A vector of plain values, without the type of the values.
 pub(super) trait Values: Send + Sync {
     fn as_bytes(&self) -> &[u8];
     fn as_mut_bytes(&mut self) -> &mut [u8];

@@ -213,10 +213,10 @@ impl Operations {
         slot.buffer
     }
 
-    /// Removes the slot of an operation whose handle was dropped, and drops its buffer.
+    /// Removes the slot of an operation that has no handle any more, and drops the buffer.
     fn release_parked(&mut self, id: OperationId) {
         if let Some(buffer) = self.release(id) {
-            buffer.drop_outside();
+            buffer.drop_under_lock();
         }
     }
 

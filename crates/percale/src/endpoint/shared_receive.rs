@@ -177,18 +177,6 @@ impl ReceiveReport {
 
     fn settle(&self, result: Result<Received, OperationError>) -> Option<Waker> {
         let mut state = self.ticket.lock();
-        if state.taken {
-            // The handle was dropped. The caller may hold the lock of an engine.
-            let buffer = match result {
-                Ok(received) => Some(received.buffer),
-                Err(error) => error.into_buffer(),
-            };
-            drop(state);
-            if let Some(buffer) = buffer {
-                buffer.drop_outside();
-            }
-            return None;
-        }
         state.result = Some(result);
         state.waker.take()
     }

@@ -128,10 +128,10 @@ impl DeferredCleanup {
     }
 
     /// Drops memory to which no peer writes any more, while the engine is borrowed or locked.
-    pub(super) fn drop_in_engine(self) {
+    pub(super) fn drop_under_lock(self) {
         for memory in self.memory {
             if let OperationMemory::Buffer(Some(buffer)) = memory {
-                buffer.drop_outside();
+                buffer.drop_under_lock();
             }
         }
     }

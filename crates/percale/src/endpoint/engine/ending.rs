@@ -219,7 +219,7 @@ impl Core {
             self.fail_triggered(side, notify, error, quiet, counting);
         }
         if over {
-            kept.drop_in_engine();
+            kept.drop_under_lock();
         } else {
             deferred_cleanup::keep(kept);
         }

@@ -63,7 +63,7 @@ impl Deliver for Report {
     }
 }
 
-/// Like [`Report`], for a loop, in which saving the registers of a call for each message would cost more.
+/// Like [`Report`], but inlined, for a loop over many messages.
 struct ReportInLoop;
 
 impl Deliver for ReportInLoop {
@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// Like [`poll_for_wait`](Self::poll_for_wait), for a thread that waits for the operation `id`. If that has
-    /// succeeded, its result is in `into` afterwards.
+    /// succeeded, its result is in `into` afterwards. Returns whether everything was polled.
     #[inline(never)]
     pub(crate) fn poll_for_result<M: MakeResult>(
         &mut self,
@@ -169,7 +169,7 @@ impl Engine {
         true
     }
 
-    /// Reports further messages after the first one, so that those who wait for them find the results.
+    /// Reports further messages after the first one. Later waits for them return immediately.
     #[inline(never)]
     fn report_more(&mut self) {
         for _ in 1..BATCH {
