@@ -35,9 +35,8 @@ const VERBS: [&str; 5] = ["verbs::", "wrapper_tests::", "layout_tests::", "tests
 pub(super) fn verbs(place: &Repository, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
-    let packages =
-        ["percale", "percale-transport", "percale-verbs", "percale-conformance", DOUBLE].map(|name| ["-p", name]);
-    let packages = ["test", "--no-fail-fast"].into_iter().chain(packages.into_iter().flatten()).chain(["--tests"]);
+    // The whole workspace, as in the step `tests`: fewer packages would be built again, with other features.
+    let packages = ["test", "--workspace", "--no-fail-fast", "--tests"];
     let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
     let program = place.cargo().args(packages).arg("--").args(filters);
     let program = at_length(program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double), all);
