@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use percale::{RemoteMemory, RemoteMemoryError};
+
 use crate::failure::{Failure, Result};
 use crate::pattern::{CheckedPart, Content, MessageDirection};
 use crate::row::{MeasuredOperation, MessageMemory, Pattern};
@@ -50,6 +52,14 @@ impl MessageShape {
     /// line.
     pub(crate) const fn stride(&self) -> usize {
         self.bytes.next_multiple_of(if self.bytes < 4096 { 64 } else { 4096 })
+    }
+
+    /// Returns the part of the other side's memory that is one slot. Inlined, so that the part stays in registers.
+    #[inline(always)]
+    pub(crate) fn slot_of(&self, theirs: Option<RemoteMemory>, slot: usize) -> Result<RemoteMemory> {
+        let theirs = theirs.ok_or_else(not_announced)?;
+        let start = (slot * self.stride()) as u64;
+        theirs.slice(start..start + self.bytes as u64).map_err(outside)
     }
 
     /// Returns the number of slots for accesses in the memory. A round that is checked completely uses all of them in
@@ -160,4 +170,14 @@ impl Round {
     pub(crate) fn verified(&self) -> u64 {
         if self.check == CheckedPart::Whole { self.messages() } else { 0 }
     }
+}
+
+#[cold]
+fn not_announced() -> Failure {
+    Failure::Protocol("access before the memory was announced".into())
+}
+
+#[cold]
+fn outside(error: RemoteMemoryError) -> Failure {
+    Failure::Protocol(error.to_string())
 }

@@ -169,7 +169,12 @@ impl EngineCall for RmaOne {
     fn call(self, engine: &mut Engine) -> Result<(), PostError> {
         match engine.access_in_place(&self) {
             Some(result) => result,
-            None => engine.post_other_access(self),
+            // A new value: by the address of `self`, all its fields would stay in memory on the fast path too.
+            None => {
+                let Self { write, peer, local, remote: RemoteMemory { key, address, len }, context, flags } = self;
+                let remote = RemoteMemory { key, address, len };
+                engine.post_other_access(Self { write, peer, local, remote, context, flags })
+            }
         }
     }
 }
@@ -182,7 +187,13 @@ impl EngineCall for WordOne {
     fn call(self, engine: &mut Engine) -> Result<(), PostError> {
         match engine.word_in_place(&self) {
             Some(result) => result,
-            None => engine.post_other_atomic(self),
+            // As for `RmaOne`.
+            None => {
+                let Self { peer, operand, compare, result, remote: RemoteMemory { key, address, len }, context, flags } =
+                    self;
+                let remote = RemoteMemory { key, address, len };
+                engine.post_other_atomic(Self { peer, operand, compare, result, remote, context, flags })
+            }
         }
     }
 }

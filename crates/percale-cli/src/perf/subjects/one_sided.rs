@@ -154,17 +154,9 @@ impl OneSided {
         self.theirs.map(drop).ok_or_else(|| Failure::Protocol("too little remote memory".into()))
     }
 
-    /// Returns a slot of the other side's memory.
-    #[inline]
-    fn remote(&self, slot: usize) -> Result<RemoteMemory> {
-        let theirs = self.theirs.ok_or_else(|| Failure::Protocol("access before the memory was announced".into()))?;
-        let start = (slot * self.shape.stride()) as u64;
-        theirs.slice(start..start + self.shape.bytes as u64).map_err(|error| Failure::Protocol(error.to_string()))
-    }
-
     #[inline]
     fn post_rma(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
-        let (peer, remote, flags) = (self.node.peer, self.remote(slot)?, OpFlags::COMPLETION);
+        let (peer, remote, flags) = (self.node.peer, self.shape.slot_of(self.theirs, slot)?, OpFlags::COMPLETION);
         let local = self.local.segment(0, self.shape.bytes);
         if self.shape.op == MeasuredOperation::Get {
             // SAFETY: the memory exists and is not accessed until the completion.
@@ -189,7 +181,7 @@ impl OneSided {
         let word = |place| self.local.segment(self.place(place), 8);
         let (operand, compare, result) = (word(OPERAND), word(COMPARE), word(RESULT));
         // All operations change one word.
-        let (peer, remote, flags) = (self.node.peer, self.remote(0)?, OpFlags::COMPLETION);
+        let (peer, remote, flags) = (self.node.peer, self.shape.slot_of(self.theirs, 0)?, OpFlags::COMPLETION);
         self.post(ACCESS, "changing the other side's memory", watch, |endpoint| {
             if swaps {
                 let operands = [compare, operand];

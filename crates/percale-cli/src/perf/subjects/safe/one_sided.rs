@@ -165,12 +165,9 @@ impl<'a> Side<'a> {
     }
 
     /// Returns a slot of the other side's memory.
-    #[inline]
+    #[inline(always)]
     fn remote(&self, slot: usize) -> Result<RemoteMemory> {
-        let theirs = self.state.theirs;
-        let theirs = theirs.ok_or_else(|| Failure::Protocol("access before the memory was announced".into()))?;
-        let start = self.start(slot) as u64;
-        theirs.slice(start..start + self.state.shape.bytes as u64).map_err(|error| Failure::Protocol(error.to_string()))
+        self.state.shape.slot_of(self.state.theirs, slot)
     }
 
     /// Returns the offset of a slot in this side's memory.
