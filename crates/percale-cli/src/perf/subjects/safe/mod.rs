@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use percale::endpoint::safe::{Cause, Operation, OperationError, Outcome};
 use percale::endpoint::{Handle, Owned};
-use percale::{Buffer, Domain, Endpoint, PostError};
+use percale::{Buffer, Domain, Endpoint, PostError, TypedMemory as _};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
@@ -23,9 +24,18 @@ type OnEndpoint<'a, R> = Operation<&'a Owned, R>;
 /// The time after which a wait checks the other process.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Allocates a buffer of `len` zeros. Memory of the program is a vector, so it is not aligned to a page.
+/// One page of memory of the program.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+/// Allocates a buffer of `len` zeros. As with the raw API, whole pages are aligned to pages, because alignment alone
+/// makes a message of 4 KiB 8 % faster.
 fn buffer(domain: &Domain, memory: MessageMemory, len: usize) -> Result<Buffer> {
     match memory {
+        MessageMemory::Ordinary | MessageMemory::Bounced if len.is_multiple_of(size_of::<Page>()) => {
+            Ok(vec![Page([0; 4096]); len / size_of::<Page>()].into_buffer())
+        }
         MessageMemory::Ordinary | MessageMemory::Bounced => Ok(Buffer::zeroed(len)),
         MessageMemory::Percale => Ok(domain.allocate(len).map_err(percale("allocating memory"))?.into()),
     }
