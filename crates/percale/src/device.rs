@@ -11,10 +11,13 @@
 //! this way, through the domain's registration cache.
 
 #[cfg(not(loom))]
-#[doc(inline)]
-pub use percale_device::{BufferTable, FixedBuffers, FixedError, FixedLane, Slot, Way};
+#[doc(hidden)] // For the crates of percale.
+pub use percale_device::{BufferTable, Slot, Way};
 #[doc(inline)]
 pub use percale_device::{Copies, Copy, CopyWay, Device, DeviceError, Driver, Exported, Interface, Kind, Place};
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use percale_device::{FixedBuffers, FixedError, FixedLane};
 
 #[cfg(not(loom))]
 pub(crate) use percale_device::behind;

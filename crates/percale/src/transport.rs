@@ -54,7 +54,7 @@ pub mod sim {
     pub use percale_transport::sim::{EventKind, Network, SimEvent, SimOptions};
     /// The frames in a [trace](Network::trace). They belong to the internal crate `percale-wire`, so they may change
     /// with any version.
-    #[doc(no_inline)]
+    #[doc(hidden)]
     pub use percale_wire::head::{Flags, FrameKind, Head};
 
     pub(crate) use percale_transport::sim::{SimNotice, SimPort, SimSite};

@@ -14,6 +14,7 @@ mod access;
 pub mod cache;
 mod calls;
 #[cfg(not(loom))]
+#[doc(hidden)] // For the C library.
 pub mod capi;
 mod journal;
 #[cfg(not(loom))]

@@ -168,6 +168,7 @@ impl std::fmt::Display for ErrorEntry {
 impl std::error::Error for ErrorEntry {}
 
 /// The context of a completed operation (`FI_CQ_FORMAT_CONTEXT`).
+#[doc(hidden)] // For the crates of percale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextEntry {
     /// The context that was passed to the operation.
@@ -175,6 +176,7 @@ pub struct ContextEntry {
 }
 
 /// A completed message (`FI_CQ_FORMAT_MSG`).
+#[doc(hidden)] // For the crates of percale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageEntry {
     /// The context that was passed to the operation.
@@ -186,6 +188,7 @@ pub struct MessageEntry {
 }
 
 /// A completed message with data (`FI_CQ_FORMAT_DATA`).
+#[doc(hidden)] // For the crates of percale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataEntry {
     /// The context that was passed to the operation.
@@ -201,6 +204,7 @@ pub struct DataEntry {
 }
 
 /// A completed tagged message (`FI_CQ_FORMAT_TAGGED`).
+#[doc(hidden)] // For the crates of percale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaggedEntry {
     /// The context that was passed to the operation.

@@ -90,6 +90,7 @@ impl CompletionQueue {
     /// Calls `f` with the ring under its lock, then wakes waiting threads if the ring is not empty. Endpoints use it to
     /// reserve and push. Several pushes in one call take the lock only once. `f` must not use this queue. In a forked
     /// child, `f` gets a separate ring that is empty and has no room.
+    #[doc(hidden)] // For the crates of percale.
     pub fn update<R>(&self, f: impl FnOnce(&mut Ring) -> R) -> R {
         if !self.shared.wait.is_here() {
             return refused(f); // A thread of the parent may have held the lock at the fork.
@@ -108,16 +109,19 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// If the queue is at its limit.
+    #[doc(hidden)] // For the crates of percale.
     pub fn reserve(&self) -> Result<(), QueueFull> {
         self.update(Ring::reserve)
     }
 
     /// Pushes the result of an operation that reserved room for it.
+    #[doc(hidden)] // For the crates of percale.
     pub fn push(&self, entry: Entry) {
         self.update(|ring| ring.push(entry));
     }
 
     /// Pushes the error of an operation that reserved room for its result.
+    #[doc(hidden)] // For the crates of percale.
     pub fn push_error(&self, error: ErrorEntry) {
         self.update(|ring| ring.push_error(error));
     }

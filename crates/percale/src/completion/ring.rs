@@ -51,6 +51,7 @@ impl ErrorAvailable {
 }
 
 /// A ring buffer of results that wait to be read.
+#[doc(hidden)] // For the crates of percale.
 pub struct Ring {
     /// A circular buffer. Entry `n` since the beginning is at index `n` modulo the length, which is a power of two.
     places: Box<[Entry]>,

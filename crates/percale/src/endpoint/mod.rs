@@ -195,6 +195,7 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return
     /// it.
+    #[doc(hidden)] // For the crates of percale.
     #[must_use]
     pub fn is_held_by_windows(&self) -> bool {
         let two_a = self.domain.type_two() == TypeTwo::A;
@@ -232,6 +233,7 @@ impl<A: Ownership> Endpoint<A> {
     /// about 16 for each vector address that it has used and 6 for each peer that it has connected to, independent of
     /// the number of entries in its vector. The memory of connections and of the vector is not included
     /// (docs/addresses.md).
+    #[doc(hidden)] // For the crates of percale.
     #[must_use]
     pub fn naming_bytes(&self) -> usize {
         self.access.with(|engine| engine.core.peers.naming_bytes())

@@ -6,13 +6,12 @@
 //! * [`sealed`] allocates memory that local peers can map. [`typed`] is memory of plain values of a type.
 //! * [`region`] is memory that peers may access until it is revoked. [`window`] gives revocable, limited rights to a
 //!   part of a region.
-//! * [`atomic`] defines atomic operations and their data types. A [`Lease`] is memory lent to a transfer.
-//! * [`mapping`] contains all functions that map and unmap shared pages.
+//! * [`atomic`] defines atomic operations and their data types.
 
 pub mod region;
 pub mod window;
 
-#[doc(inline)]
+#[doc(hidden)] // For the crates of percale.
 pub use crate::region::lease::Lease;
 
 /// Atomic operations on memory that peers and this process's threads may access at the same time (fi_atomic(3)).
@@ -36,6 +35,7 @@ pub mod typed {
 }
 
 /// The functions that map and unmap pages shared with other processes.
+#[doc(hidden)] // For the crates of percale.
 pub mod mapping {
     #[doc(inline)]
     pub use crate::local_memory::mapping::{Mapping, back, published_memfd, sealed_memfd};
@@ -44,7 +44,9 @@ pub mod mapping {
 /// Memory that percale allocates, so that peers on this machine can map it.
 pub mod sealed {
     #[doc(inline)]
-    pub use crate::local_memory::sealed::{AllocateError, Allocation, Located, allocate, locate};
+    pub use crate::local_memory::sealed::{AllocateError, Allocation};
+    #[doc(hidden)] // For the crates of percale.
+    pub use crate::local_memory::sealed::{Located, allocate, locate};
 }
 
 /// Ranges of memory that other threads or processes may read or write at the same time, and received bytes in such

@@ -55,6 +55,7 @@ const SLEEP: Duration = Duration::from_millis(100);
 const EAGER_ROUNDS: u32 = 32;
 
 /// An object that has to be driven to produce completions: an endpoint that several threads share.
+#[doc(hidden)] // For the crates of percale.
 pub trait Driven: Send + Sync {
     /// Makes the progress that is possible now, without blocking.
     fn progress(&self);
@@ -139,6 +140,7 @@ struct WaitDescriptors {
 }
 
 /// The state in which threads sleep until a queue or counter is ready.
+#[doc(hidden)] // For the crates of percale.
 #[repr(C)]
 pub struct Wait {
     /// Set while a thread sleeps, or is about to sleep, and needs to be notified.
