@@ -26,6 +26,7 @@ mod provider;
 mod report;
 mod requirements;
 mod results;
+mod sanitizer;
 mod search;
 mod steps;
 mod table;

@@ -4,8 +4,10 @@
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
 use crate::program::Program;
+use crate::sanitizer;
 use crate::steps::Findings;
 use serde_json::Value;
+use std::fs;
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -23,8 +25,8 @@ pub(crate) struct Arguments {
     /// from unrelated processes
     #[arg(long)]
     processes: bool,
-    /// Builds the search with AddressSanitizer and the nightly compiler
-    #[arg(long, requires = "processes")]
+    /// Builds the search with AddressSanitizer
+    #[arg(long)]
     asan: bool,
     /// Prints the result as one JSON object
     #[arg(long)]
@@ -36,6 +38,9 @@ const FIXED: u64 = 1;
 
 /// The duration in minutes of a check on fixed seeds, and of a check on new seeds.
 const CHECK: f64 = 1.05;
+
+/// The library of the test double of libibverbs.
+const DOUBLE: &str = "libpercale_verbs_double.so";
 
 /// A program that searches.
 #[derive(Clone, Copy)]
@@ -52,15 +57,27 @@ impl Searcher {
         }
     }
 
-    /// Builds the program and returns it with a limit of this many minutes.
-    fn program(self, place: &Repository, minutes: f64) -> Outcome<Program> {
-        let build = ["build", "--quiet", "--profile", "search", "-p", "percale-conformance", "--bin", self.name()];
-        place.cargo().args(build).passed()?;
+    /// Builds the program, with AddressSanitizer if `asan` is set, and returns it with a limit of this many minutes.
+    fn program(self, place: &Repository, minutes: f64, asan: bool) -> Outcome<Program> {
+        let plain = place.target.join("search");
+        let plainly =
+            |selected: &[&str]| place.cargo().args(["build", "--quiet", "--profile", "search"]).args(selected).passed();
+        let selected = ["-p", "percale-conformance", "--bin", self.name()];
+        let (program, directory) = if asan {
+            let built = sanitizer::build(place, &selected)?;
+            (sanitizer::program(&built, self.name()), built)
+        } else {
+            plainly(&selected)?;
+            (Program::new(plain.join(self.name())), plain.clone())
+        };
         if let Self::Alone = self {
-            // The test double of libibverbs. The program searches for it in its own directory.
-            place.cargo().args(["build", "--quiet", "--profile", "search", "-p", "percale-verbs-double"]).passed()?;
+            // The test double of libibverbs. The program searches for it in its own directory. As a library, it cannot
+            // have the sanitizer, whose symbols the program does not export.
+            plainly(&["-p", "percale-verbs-double"])?;
+            if directory != plain {
+                fs::copy(plain.join(DOUBLE), directory.join(DOUBLE)).map_err(Failure::during(DOUBLE))?;
+            }
         }
-        let program = Program::new(place.target.join("search").join(self.name()));
         let limit = Duration::from_secs_f64(minutes.max(0.0) * 60.0 + 15.0 * 60.0);
         Ok(program.arg("--minutes").arg(minutes.to_string()).limit(limit))
     }
@@ -69,12 +86,12 @@ impl Searcher {
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let Arguments { minutes, seed, transport, processes, asan, json } = arguments;
     let searcher = if *processes { Searcher::Processes } else { Searcher::Alone };
-    let mut program = searcher.program(place, *minutes)?.args(["--transport", transport]);
+    let mut program = searcher.program(place, *minutes, *asan)?.args(["--transport", transport]);
     if let Some(seed) = seed {
         program = program.arg("--seed").arg(seed.to_string());
     }
-    for (_, name) in [(*json, "--json"), (*asan, "--asan")].into_iter().filter(|(is_wanted, _)| *is_wanted) {
-        program = program.arg(name);
+    if *json {
+        program = program.arg("--json");
     }
     let status = program.lines(|line| println!("{line}"))?;
     match status.code() {
@@ -89,7 +106,7 @@ pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
     let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
     let fixed = FIXED.to_string();
     for seed in [&["--seed", &fixed][..], &[]] {
-        let found = found(Searcher::Alone.program(place, CHECK)?.arg("--json").args(seed))?;
+        let found = found(Searcher::Alone.program(place, CHECK, false)?.arg("--json").args(seed))?;
         let of = |part: &str| found[part].as_array().cloned().unwrap_or_default();
         println!("  from seed {}", found["seed"]);
         for transport in of("transports") {

@@ -6,15 +6,13 @@ use crate::packages::{self, CLANG, SANITIZERS};
 use crate::place::Repository;
 use crate::program::Program;
 use crate::provider;
+use crate::sanitizer;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The directory of the program's sources.
 const SOURCES: &str = "crates/percale-ofi/tests/walk";
-
-/// The profile of the instrumented provider: optimized, with debug assertions and overflow checks.
-const PROFILE: &str = "search";
 
 /// The disabled warning concerns bytes at the beginning of table definitions of libfabric.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-Wno-gnu-variable-sized-type-not-at-end"];
@@ -89,14 +87,7 @@ fn compile(place: &Repository, compiler: &str, name: &str, with: &[&str]) -> Out
 
 /// Builds the provider with AddressSanitizer and returns its directory. The program contains the runtime.
 fn instrumented(place: &Repository) -> Outcome<PathBuf> {
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let target = place.target.join("asan");
-    let build = place.cargo().args(["build", "--quiet", "--profile", PROFILE]);
-    let build = build.args(["--package", "percale-ofi", "--lib", "--target", &triple]);
-    // The flag is unstable, but this version of the compiler supports it.
-    let build = build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
-    build.env("CARGO_TARGET_DIR", &target).passed()?;
-    let built = target.join(triple).join(PROFILE).join("libpercale_fi.so");
+    let built = sanitizer::build(place, &["--package", "percale-ofi", "--lib"])?.join("libpercale_fi.so");
     let directory = place.target.join("walk").join("provider");
     fs::create_dir_all(&directory)?;
     replace(&built, &directory.join(provider::NAME))?;

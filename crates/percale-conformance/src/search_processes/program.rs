@@ -26,7 +26,6 @@ search-processes [--minutes N] [--seed S] [--transport shm|tcp|all] [--json]
   --set NAME=NUMBER    sets a parameter of the rounds: active (seconds), workers, endpoints, longest, cap, threads,
                        shared, sleepy
   --logs DIR           the directory for the logs of rounds that found a fault
-  --asan               builds the program with AddressSanitizer (nightly Rust), and runs that build
   --json               prints the result as one JSON object to standard output
 
 The seed determines the events of a round, but not the scheduling of the processes.
@@ -45,7 +44,6 @@ struct Options {
     without: Vec<String>,
     set: Vec<String>,
     logs: PathBuf,
-    asan: bool,
     json: bool,
 }
 
@@ -60,7 +58,6 @@ fn options(words: &[String]) -> Result<Options, String> {
         without: Vec::new(),
         set: Vec::new(),
         logs: std::env::temp_dir().join(format!("percale-search-{}", std::process::id())),
-        asan: false,
         json: false,
     };
     let mut words = words.iter();
@@ -88,7 +85,6 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--without" => options.without = value()?.split(',').map(str::to_owned).collect(),
             "--set" => options.set.push(value()?.clone()),
             "--logs" => options.logs = value()?.into(),
-            "--asan" => options.asan = true,
             "--json" => options.json = true,
             other => return Err(format!("unknown option {other}\n\n{HELP}")),
         }
@@ -110,9 +106,6 @@ pub fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => return wrong(&error),
     };
-    if options.asan {
-        return sanitized(&words);
-    }
     apart(&words).unwrap_or_else(|| search(&options))
 }
 
@@ -142,29 +135,6 @@ fn apart(words: &[String]) -> Option<ExitCode> {
     }
     eprintln!("search-processes: no PID namespace can be made here; workers that outlive the run end by themselves");
     None
-}
-
-/// Builds this program with AddressSanitizer, using the nightly compiler, and runs it with the same arguments.
-fn sanitized(words: &[String]) -> ExitCode {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from).join("asan");
-    let triple = &*format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut build = Command::new("cargo");
-    build.args(["+nightly", "build", "--quiet", "--target", triple, "-p", "percale-conformance"]);
-    build.args(["--bin", "search-processes"]).env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", &target);
-    if !build.status().is_ok_and(|status| status.success()) {
-        return wrong(
-            "cannot build with AddressSanitizer: `cargo +nightly` is needed (rustup toolchain install nightly)",
-        );
-    }
-    let program = target.join(triple).join("debug").join("search-processes");
-    // Leaks are not reported, because workers end without running destructors.
-    let status = Command::new(program)
-        .args(words.iter().filter(|word| *word != "--asan"))
-        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1")
-        .status();
-    let code = status.ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
-    code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// The results for one transport.

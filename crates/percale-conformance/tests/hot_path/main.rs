@@ -62,8 +62,23 @@ mod conformance {
             }
         }
     }
+    pub(super) mod tcp {
+        mod rust {
+            /// Requirements: RES-004.
+            #[test]
+            fn safe_operations_allocate_nothing() {
+                crate::safe_operations_allocate_nothing::<percale_conformance::fabric::Tcp>();
+            }
+        }
+    }
     pub(super) mod loopback {
         mod rust {
+            /// Requirements: RES-004.
+            #[test]
+            fn safe_operations_allocate_nothing() {
+                crate::safe_operations_allocate_nothing::<percale_conformance::fabric::Loopback>();
+            }
+
             /// Requirements: RES-004.
             #[test]
             fn short_messages_allocate_nothing() {
@@ -199,11 +214,12 @@ fn safe_operations_allocate_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
     let owner = &mesh.test_endpoint(1).domain;
-    let memory = owner.allocate(4096).expect("memory");
-    let region = owner.register(memory, Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
-    let word = region.remote().at(..8);
+    let expose = |memory: Buffer| owner.register(memory, Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
+    let regions = [expose(owner.allocate(4096).expect("memory").into()), expose(vec![0; 4096].into())];
+    let words = regions.each_ref().map(|region| region.remote().at(..8));
     let (mut source, mut target) = (Buffer::from(vec![7; 8]), Buffer::from(vec![0; 8]));
     let mut round = |number: u64| {
+        let word = words[number as usize % 2];
         let receiving = b.tagged_recv(number, 0, take(&mut target)).start().expect("a receive");
         source = ended(a.tagged_send(peer, number, take(&mut source)).start().expect("a send"), b);
         target = ended(receiving, a).buffer;

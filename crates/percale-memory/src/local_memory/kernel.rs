@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
+use super::short_bytes::ShortBytes;
 use super::volatile::{Segment, Segments, View};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::system::call::call;
@@ -178,10 +179,8 @@ pub fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
 }
 
 /// Returns a copy of the bytes of `from`.
-pub fn load(from: &Segments) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(from.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    bytes.resize(from.len(), 0);
+pub fn load(from: &Segments) -> io::Result<ShortBytes> {
+    let mut bytes = ShortBytes::try_zeroed(from.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let start = bytes.as_mut_ptr();
     each(from, &mut |offset, piece| copy(piece, start.wrapping_add(offset), Direction::Read))?;
     Ok(bytes)

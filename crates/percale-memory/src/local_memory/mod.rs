@@ -11,7 +11,7 @@
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
 //! * `doorbell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
 //!   memory that may be unmapped.
-//! * `words` are 64-bit words that are shared by threads or processes.
+//! * `words` are 64-bit words that are shared by threads or processes. `short_bytes` are owned bytes, mostly few.
 //! * [`mapping`] is the only module that maps and unmaps shared pages.
 
 pub mod access;
@@ -27,6 +27,7 @@ pub mod memory_view;
 mod plain;
 pub mod rundown;
 pub mod sealed;
+pub mod short_bytes;
 pub mod typed_memory;
 pub mod volatile;
 pub mod words;

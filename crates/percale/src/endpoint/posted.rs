@@ -47,6 +47,11 @@ impl<W> Posted<W> {
         &self.work
     }
 
+    /// Frees the copy of an injected operation that has ended. The work must not be used any more.
+    pub(crate) fn free(&mut self) {
+        self.bytes = PostedMemory::Lent;
+    }
+
     /// Converts the work to a description of another type that uses the same memory.
     pub(crate) fn map<V>(self, f: impl FnOnce(W) -> V) -> Posted<V> {
         Posted { work: f(self.work), bytes: self.bytes }

@@ -188,7 +188,8 @@ impl Engine {
             return Err(PostError::Again);
         }
         let idle = peer.is_idle();
-        let pending = PendingOperation { work: QueuedWork::Access(PendingAccess::new(Box::new(posted))), notify };
+        let record = self.core.remote.record(posted);
+        let pending = PendingOperation { work: QueuedWork::Access(PendingAccess::new(record)), notify };
         self.core.peers.get_mut(slot).queue(pending);
         if idle {
             self.start_connecting(slot);

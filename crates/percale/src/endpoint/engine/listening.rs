@@ -188,7 +188,7 @@ impl Engine {
     /// Sends a control frame.
     pub(super) fn send_control(&mut self, to: ConnectionId, control: &Control) {
         let (head, payload) = control.to_frame();
-        self.core.peers.push(to, LinkAction::Bytes(head, payload));
+        self.core.peers.push(to, LinkAction::Bytes(head, payload.into()));
         self.act();
     }
 }

@@ -73,7 +73,7 @@ impl World {
 /// Sends an arbitrary frame.
 fn send(engine: &mut Engine, to: ConnectionId, head: Head, payload: Vec<u8>) {
     let head = Head { len: payload.len() as u32, ..head };
-    engine.core.peers.push(to, LinkAction::Bytes(head, payload));
+    engine.core.peers.push(to, LinkAction::Bytes(head, payload.into()));
     engine.act();
 }
 

@@ -19,6 +19,7 @@ use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::atomic::{AtomicKind, AtomicOp, AtomicRequest as Atomic, Datatype, KindWireExt as _};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::local_memory::short_bytes::ShortBytes;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Access, Refusal, Registered};
@@ -271,7 +272,7 @@ impl Core {
 
     fn start_read(&mut self, from: ConnectionId, head: &Head, len: u64) -> Result<(), Refusal> {
         if len <= RMA_EAGER as u64 {
-            let bytes = self.region(from, head.data)?.load(head.tag, len, |bytes| bytes.to_vec())?;
+            let bytes = self.region(from, head.data)?.load(head.tag, len, ShortBytes::copy_of)?;
             if is_whole(head) {
                 self.count_access(None, Counts::READS);
             }
@@ -321,7 +322,7 @@ impl Core {
             data: 0,
             id: part,
         };
-        LinkAction::Bytes(head, offer.as_bytes().to_vec())
+        LinkAction::Bytes(head, Segments::lend(offer.as_bytes(), ShortBytes::copy_of))
     }
 
     /// Sends the bytes that a peer's part reads into the pull that expects them.
@@ -342,15 +343,15 @@ impl Core {
 
     /// Offers an answer that is too long for a frame of its link.
     #[cold]
-    pub(super) fn offer(&mut self, to: ConnectionId, head: &Head, bytes: Vec<u8>) -> LinkAction {
+    pub(super) fn offer(&mut self, to: ConnectionId, head: &Head, bytes: ShortBytes) -> LinkAction {
         self.peers.get_mut(to).stage_answer(bytes.len() as u64);
-        let buffer = Buffer::from(bytes);
+        let buffer = Buffer::from(bytes.into_vec());
         let source = Lease::own(&Segments::one(buffer.segment_for_send()));
         self.serve(to, head.id, source, Some(buffer), false)
     }
 
     /// Sends bytes of a region; `changed` is the region if it was changed too.
-    fn send_data(&mut self, to: ConnectionId, head: &Head, changed: Option<&Registered>, bytes: Vec<u8>) {
+    fn send_data(&mut self, to: ConnectionId, head: &Head, changed: Option<&Registered>, bytes: ShortBytes) {
         let mut flags = Flags::ID;
         flags.set(Flags::DATA, changed.is_some());
         let data = changed.map_or(0, Registered::generation);
@@ -375,14 +376,13 @@ impl Core {
         let Some(request) = AtomicAccess::parse(payload) else {
             return self.peers.flag_violation(from, "unknown atomic operation");
         };
-        let mut fetched = Vec::new();
         let result = self.region(from, head.data).and_then(|region| {
-            request.execute(&region, head.tag, payload, &mut fetched)?;
-            Ok(region)
+            let fetched = request.execute(&region, head.tag, payload)?;
+            Ok((region, fetched))
         });
         match result {
-            Ok(region) if request.kind == AtomicKind::Plain => self.changed(from, head, Ok(&region), None),
-            Ok(region) => {
+            Ok((region, _)) if request.kind == AtomicKind::Plain => self.changed(from, head, Ok(&region), None),
+            Ok((region, fetched)) => {
                 self.count_access(Some(&region), counts_of_atomic(request.op, request.kind));
                 self.send_data(from, head, Some(&region), fetched);
             }
@@ -440,21 +440,16 @@ impl AtomicAccess {
         })
     }
 
-    fn execute(
-        &self,
-        region: &Registered,
-        address: u64,
-        payload: View<'_>,
-        fetched: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    /// Changes the elements. Returns their previous values if they are fetched, otherwise no bytes.
+    fn execute(&self, region: &Registered, address: u64, payload: View<'_>) -> Result<ShortBytes, Refusal> {
         let Self { op, datatype, kind, count } = *self;
-        let operands = payload.to_vec().split_off(size_of::<AtomicHead>());
+        let mut operands = ShortBytes::zeroed(payload.len());
+        payload.read_into(&mut operands);
         let bytes = if op == AtomicOp::Read { 0 } else { count.saturating_mul(datatype.size()) };
-        let (operand, compare) = operands.split_at(bytes);
+        let (operand, compare) = operands[size_of::<AtomicHead>()..].split_at(bytes);
         let request = Atomic { op, datatype, kind, count, operand, compare };
-        if kind != AtomicKind::Plain {
-            fetched.resize(request.len(), 0);
-        }
-        region.change(address, &request, fetched)
+        let mut fetched = ShortBytes::zeroed(if kind == AtomicKind::Plain { 0 } else { request.len() });
+        region.change(address, &request, &mut fetched)?;
+        Ok(fetched)
     }
 }

@@ -9,6 +9,7 @@ use crate::completion::entry::Entry;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::buffer::Buffer;
+use crate::local_memory::short_bytes::ShortBytes;
 use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Refusal, Registered};
@@ -330,7 +331,7 @@ pub(crate) enum LinkAction {
     /// Advance the groups that can continue. This action uses no link.
     Advance,
     /// Send this frame and its payload.
-    Bytes(Head, Vec<u8>),
+    Bytes(Head, ShortBytes),
     /// Send this [`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote) and its payload.
     Notice(Head, WriteNotice),
     /// Fetch the payload of an offer.

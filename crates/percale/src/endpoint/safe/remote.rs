@@ -95,6 +95,7 @@ impl<T: Element> Outcome for T {
     fn of(_: &Entry, buffer: Buffer, (): &mut ()) -> Option<Self> {
         let mut bytes = [0; 8];
         buffer.copy_to(RESULT, &mut bytes);
+        spare_words::keep(buffer);
         Some(Self::from_bytes(bytes))
     }
 
@@ -108,6 +109,35 @@ impl<T: Element> Outcome for T {
 const OPERAND: usize = 0;
 const COMPARE: usize = 8;
 const RESULT: usize = 16;
+
+/// The memory of atomic operations that have ended. Each thread keeps a little, so that its next ones need no
+/// allocation.
+mod spare_words {
+    use super::{Buffer, RESULT};
+    use std::cell::RefCell;
+
+    /// The maximum number of buffers that a thread keeps.
+    const LIMIT: usize = 64;
+
+    thread_local! {
+        static SPARE: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn take() -> Buffer {
+        // A thread that ends may have dropped its list already.
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        spare.ok().flatten().unwrap_or_else(|| Buffer::zeroed(RESULT + 8))
+    }
+
+    pub(super) fn keep(buffer: Buffer) {
+        let _kept: Result<(), _> = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < LIMIT && buffer.len() == RESULT + 8 {
+                spare.push(buffer);
+            }
+        });
+    }
+}
 
 /// Makes a read or a write if it can be made at once. Returns false if it cannot.
 struct AccessAtOnce(RmaOne);
@@ -165,10 +195,11 @@ impl Atomic {
 
     /// Returns the memory of the operation while it is under way.
     fn to_buffer(self) -> Buffer {
-        let mut bytes = vec![0; RESULT + 8];
-        bytes[OPERAND..COMPARE].copy_from_slice(&self.operand);
-        bytes[COMPARE..RESULT].copy_from_slice(&self.compare);
-        bytes.into()
+        let mut buffer = spare_words::take();
+        buffer.copy_from(OPERAND, &self.operand);
+        buffer.copy_from(COMPARE, &self.compare);
+        buffer.copy_from(RESULT, &[0; 8]);
+        buffer
     }
 }
 

@@ -10,6 +10,7 @@ use super::super::send::offer_of;
 use super::super::types::Notify;
 use crate::endpoint::remote_work::AtomicWork;
 use crate::local_memory::atomic::{AtomicOp, KindWireExt as _};
+use crate::local_memory::short_bytes::ShortBytes;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::region::RemoteMemory;
 use crate::table::Id;
@@ -173,13 +174,15 @@ fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<
     };
     // The payload is short, so it is copied into one buffer. The copy takes far less time than an atomic operation that
     // is sent in a frame.
-    let mut payload = Vec::with_capacity(size_of::<AtomicHead>() + 2 * work.remote.len as usize);
-    payload.extend_from_slice(about.as_bytes());
-    if work.op != AtomicOp::Read {
-        payload.extend(work.operand.to_vec());
-    }
-    if let Some(compare) = &work.compare {
-        payload.extend(compare.to_vec());
+    let operands = [(work.op != AtomicOp::Read).then_some(&work.operand), work.compare.as_ref()];
+    let len = operands.into_iter().flatten().fold(size_of::<AtomicHead>(), |len, list| len.saturating_add(list.len()));
+    let mut payload = ShortBytes::zeroed(len);
+    let (first, mut rest) = payload.split_at_mut(size_of::<AtomicHead>());
+    first.copy_from_slice(about.as_bytes());
+    for list in operands.into_iter().flatten() {
+        let (part, others) = rest.split_at_mut(list.len());
+        list.copy_to(0, part);
+        rest = others;
     }
     head.kind = FrameKind::Atomic;
     head.len = payload.len() as u32;

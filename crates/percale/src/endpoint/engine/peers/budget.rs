@@ -403,6 +403,7 @@ pub(in super::super) fn charge_of(message: &Unexpected) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::local_memory::short_bytes::ShortBytes;
     use proptest::prelude::*;
 
     proptest! {
@@ -421,7 +422,7 @@ mod tests {
                     1 => { let less = amount.min(held); budget.held -= less; held -= less; }
                     2 => for number in 0..amount % (BACKLOG / 8) {
                         let head = Head { id: number as u32, ..Head::default() };
-                        let action = if number % 3 == 0 { LinkAction::Bytes(head, Vec::new()) } else { LinkAction::Frame(head) };
+                        let action = if number % 3 == 0 { LinkAction::Bytes(head, ShortBytes::zeroed(0)) } else { LinkAction::Frame(head) };
                         answers.insert(0, (number as u32, if number % 3 == 0 { HEAVY } else { 1 }));
                         budget.push(action.into());
                         if answers.len() > 200 { break; }

@@ -14,6 +14,7 @@
 //! 3. After the first refusal no further part of an access leaves. The access ends when the parts that had left are
 //!    answered.
 //! 4. A long part is in `long` exactly while it is in `parts`.
+//! 5. A spare record owns no memory, and nothing reads its operation.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -205,9 +206,35 @@ pub(crate) struct RemoteAccesses {
     long: Vec<Long>,
     /// Bytes of local regions that peers fetch.
     serves: Table<Serve>,
+    /// Records of accesses that have ended, so that the next ones need no allocation.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<Posted<AccessOperation>>>,
 }
 
+/// The maximum number of spare records.
+const SPARE: usize = 64;
+
 impl RemoteAccesses {
+    /// Returns a record of an operation that starts as a waiting access.
+    pub(super) fn record(&mut self, posted: Posted<AccessOperation>) -> Box<Posted<AccessOperation>> {
+        match self.spare.pop() {
+            Some(mut record) => {
+                *record = posted;
+                record
+            }
+            None => Box::new(posted),
+        }
+    }
+
+    /// Releases the memory of an access that has ended and was reported, and keeps its record.
+    pub(super) fn recycle(&mut self, ended: Execution) {
+        let mut record = ended.posted;
+        record.free();
+        if self.spare.len() < SPARE {
+            self.spare.push(record);
+        }
+    }
+
     /// Returns whether no further part can be added.
     pub(super) fn is_full(&self) -> bool {
         self.parts.is_full()
