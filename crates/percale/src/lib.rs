@@ -134,7 +134,7 @@ pub use endpoint::shared_receive::{SharedReceive, SharedReceiving};
 pub use endpoint::verbs::{LocalPiece, WorkRequest};
 pub use endpoint::window_work::Bind;
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
-pub use endpoint::{BindError, Endpoint, EndpointBuilder, Handle, Owned, Ownership, Shared, SharedEndpoint};
+pub use endpoint::{BindError, Endpoint, EndpointBuilder, EndpointHandle, Owned, Ownership, Shared, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::{Buffer, BufferPool};

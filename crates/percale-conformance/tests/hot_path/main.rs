@@ -10,7 +10,7 @@ mod counting;
 use std::collections::BTreeMap;
 use std::mem::take;
 
-use percale::endpoint::Handle;
+use percale::endpoint::EndpointHandle;
 use percale::endpoint::safe::{Operation, Outcome};
 use percale::{Access, Buffer, Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
 use percale_conformance::fabric::{Fabric, Loopback, Shm};
@@ -201,7 +201,7 @@ fn sets_allocate_nothing<F: Fabric>() {
 }
 
 /// Waits for an operation while both endpoints make progress.
-fn ended<H: Handle, R: Outcome>(mut operation: Operation<H, R>, other: &Endpoint) -> R {
+fn ended<H: EndpointHandle, R: Outcome>(mut operation: Operation<H, R>, other: &Endpoint) -> R {
     while !operation.is_ready() {
         let _happened: bool = other.progress();
     }

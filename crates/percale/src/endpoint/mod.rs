@@ -76,7 +76,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use self::builder::{BindError, EndpointBuilder};
-pub use self::ownership::{Handle, Owned, Ownership, Shared};
+pub use self::ownership::{EndpointHandle, Owned, Ownership, Shared};
 pub use self::sharing::{EndpointCloseError, ShareError};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;

@@ -27,7 +27,7 @@ use crate::system::spin::{SpinBudget, SpinStep};
 /// The ownership of an engine: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
 pub trait Ownership: reach::EngineAccess + Sized + 'static {
     /// How operations in progress refer to the endpoint: `&Owned`, or [`Shared`], which borrows nothing.
-    type Handle<'e>: Handle<Access = Self>;
+    type Handle<'e>: EndpointHandle<Access = Self>;
 
     /// Returns a reference for an operation.
     #[doc(hidden)]
@@ -54,7 +54,7 @@ impl Ownership for Shared {
 
 /// How an [`Operation`](super::safe::Operation) refers to its endpoint: [`Ownership::Handle`]. Sealed: no other crate can
 /// implement it.
-pub trait Handle {
+pub trait EndpointHandle {
     /// The ownership of the endpoint.
     type Access: Ownership;
 
@@ -67,7 +67,7 @@ pub trait Handle {
     fn is_same(&self, other: &Self) -> bool;
 }
 
-impl Handle for &Owned {
+impl EndpointHandle for &Owned {
     type Access = Owned;
 
     #[inline(always)]
@@ -81,7 +81,7 @@ impl Handle for &Owned {
     }
 }
 
-impl Handle for Shared {
+impl EndpointHandle for Shared {
     type Access = Self;
 
     #[inline(always)]

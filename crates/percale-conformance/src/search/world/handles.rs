@@ -78,7 +78,7 @@ pub(super) fn outcome<T: IntoOutcome>(result: Result<T, OperationError>) -> Hand
     result.map_or_else(HandleOutcome::Failed, T::into_outcome)
 }
 
-impl<H: percale::endpoint::Handle + 'static, R: Outcome + IntoOutcome + 'static> Handle for Operation<H, R> {
+impl<H: percale::endpoint::EndpointHandle + 'static, R: Outcome + IntoOutcome + 'static> Handle for Operation<H, R> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome> {
         Future::poll(Pin::new(self), context).map(outcome)
     }
@@ -222,7 +222,7 @@ fn ended<R: IntoOutcome>(ended: Option<EndedOperation<Member, R>>, otherwise: Ne
     ended.map_or(otherwise, |(member, result)| Next::Ended(member, outcome(result)))
 }
 
-impl<H: percale::endpoint::Handle + 'static, R: Outcome + IntoOutcome + 'static> HandleSet
+impl<H: percale::endpoint::EndpointHandle + 'static, R: Outcome + IntoOutcome + 'static> HandleSet
     for OperationSet<H, R, Member>
 {
     fn is_of_kind(&self, handle: &dyn Handle) -> bool {

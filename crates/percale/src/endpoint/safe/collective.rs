@@ -30,7 +30,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::RawOperation as Work;
 use crate::endpoint::ownership::reach::EngineAccess as _;
-use crate::endpoint::ownership::{Handle, Ownership};
+use crate::endpoint::ownership::{EndpointHandle, Ownership};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
@@ -40,18 +40,18 @@ const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
 /// A group of endpoints that perform collective operations. Dropping it leaves the group when the posted operations
 /// have ended.
-pub struct Group<H: Handle> {
+pub struct Group<H: EndpointHandle> {
     access: H,
     id: GroupId,
     rank: usize,
     size: usize,
 }
 
-crate::short_debug!(for [H: Handle] Group<H>, "Group", rank: |this| this.rank, size: |this| this.size);
+crate::short_debug!(for [H: EndpointHandle] Group<H>, "Group", rank: |this| this.rank, size: |this| this.size);
 
 /// A collective operation that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
-pub struct CollectiveRequest<H: Handle> {
+pub struct CollectiveRequest<H: EndpointHandle> {
     access: H,
     group: GroupId,
     /// This member's rank, and the number of members.
@@ -62,7 +62,7 @@ pub struct CollectiveRequest<H: Handle> {
     when: Option<Box<StartCondition>>,
 }
 
-crate::short_debug!(for [H: Handle] CollectiveRequest<H>, "CollectiveRequest");
+crate::short_debug!(for [H: EndpointHandle] CollectiveRequest<H>, "CollectiveRequest");
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group that consists of these members, including this endpoint. All members join it with the same
@@ -88,7 +88,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 }
 
-impl<H: Handle + Clone> Group<H> {
+impl<H: EndpointHandle + Clone> Group<H> {
     /// Returns the identifier of the group in the raw API.
     #[must_use]
     pub const fn id(&self) -> GroupId {
@@ -175,15 +175,15 @@ impl<H: Handle + Clone> Group<H> {
     }
 }
 
-impl<H: Handle> Drop for Group<H> {
+impl<H: EndpointHandle> Drop for Group<H> {
     fn drop(&mut self) {
         let id = self.id;
         self.access.access().with(|engine| engine.leave_group(id));
     }
 }
 
-impl<H: Handle> sealed::Sealed for Group<H> {}
-impl<H: Handle> Outcome for Group<H> {
+impl<H: EndpointHandle> sealed::Sealed for Group<H> {}
+impl<H: EndpointHandle> Outcome for Group<H> {
     type Known = Option<Self>;
     type AtOnce = std::convert::Infallible;
 
@@ -196,7 +196,7 @@ impl<H: Handle> Outcome for Group<H> {
     }
 }
 
-impl<H: Handle> CollectiveRequest<H> {
+impl<H: EndpointHandle> CollectiveRequest<H> {
     /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
     /// [`trigger`](crate::trigger). The operation takes its place in the order of the group's operations when it
     /// begins.
@@ -258,7 +258,7 @@ impl<H: Handle> CollectiveRequest<H> {
     }
 }
 
-impl<H: Handle> IntoFuture for CollectiveRequest<H> {
+impl<H: EndpointHandle> IntoFuture for CollectiveRequest<H> {
     type Output = Result<Buffer, OperationError>;
     type IntoFuture = Started<Operation<H, Buffer>>;
 

@@ -8,7 +8,7 @@ use super::{Cause, OperationError};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
-use crate::endpoint::ownership::Handle;
+use crate::endpoint::ownership::EndpointHandle;
 use crate::endpoint::ownership::reach::EngineAccess as _;
 use crate::endpoint::refused::RefusedResult;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
@@ -41,14 +41,14 @@ use crate::types::PeerAddress;
 /// # Ok(()) }
 /// ```
 #[must_use = "dropping it cancels the receive"]
-pub struct ReceivingMany<H: Handle> {
+pub struct ReceivingMany<H: EndpointHandle> {
     pub(super) operation: InProgress<H>,
     pub(super) base: u64,
     /// Whether `None` was returned, or an error that is not of a single message.
     pub(super) ended: bool,
 }
 
-crate::short_debug!(for [H: Handle] ReceivingMany<H>, "ReceivingMany");
+crate::short_debug!(for [H: EndpointHandle] ReceivingMany<H>, "ReceivingMany");
 
 /// A message of a receive that takes many. Its bytes are a copy, because the buffer is still being filled.
 pub struct Part {
@@ -77,7 +77,7 @@ pub struct Finished {
 
 crate::short_debug!(Finished, "Finished", unread: |this| this.unread.len());
 
-impl<H: Handle> ReceivingMany<H> {
+impl<H: EndpointHandle> ReceivingMany<H> {
     /// Waits for the next message. Returns `None` if the buffer is full and all messages were returned.
     ///
     /// # Errors
@@ -196,13 +196,13 @@ fn next(engine: &mut Engine, id: OperationId, base: u64) -> Option<Option<Operat
 
 /// The messages of a receive that takes many ([`ReceivingMany::iter`]).
 #[must_use = "iterators do nothing unless iterated over"]
-pub struct Parts<'m, H: Handle> {
+pub struct Parts<'m, H: EndpointHandle> {
     many: &'m mut ReceivingMany<H>,
 }
 
-crate::short_debug!(for [H: Handle] Parts<'_, H>, "Parts");
+crate::short_debug!(for [H: EndpointHandle] Parts<'_, H>, "Parts");
 
-impl<H: Handle> Iterator for Parts<'_, H> {
+impl<H: EndpointHandle> Iterator for Parts<'_, H> {
     type Item = Result<Part, OperationError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -210,9 +210,9 @@ impl<H: Handle> Iterator for Parts<'_, H> {
     }
 }
 
-impl<H: Handle> std::iter::FusedIterator for Parts<'_, H> {}
+impl<H: EndpointHandle> std::iter::FusedIterator for Parts<'_, H> {}
 
-impl<'m, H: Handle> IntoIterator for &'m mut ReceivingMany<H> {
+impl<'m, H: EndpointHandle> IntoIterator for &'m mut ReceivingMany<H> {
     type Item = Result<Part, OperationError>;
     type IntoIter = Parts<'m, H>;
 
@@ -222,10 +222,10 @@ impl<'m, H: Handle> IntoIterator for &'m mut ReceivingMany<H> {
 }
 
 // Nothing in it is pinned.
-impl<H: Handle> Unpin for ReceivingMany<H> {}
+impl<H: EndpointHandle> Unpin for ReceivingMany<H> {}
 
 #[cfg(feature = "futures")]
-impl<H: Handle> futures_core::Stream for ReceivingMany<H> {
+impl<H: EndpointHandle> futures_core::Stream for ReceivingMany<H> {
     type Item = Result<Part, OperationError>;
 
     fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -234,7 +234,7 @@ impl<H: Handle> futures_core::Stream for ReceivingMany<H> {
 }
 
 #[cfg(feature = "futures")]
-impl<H: Handle> futures_core::FusedStream for ReceivingMany<H> {
+impl<H: EndpointHandle> futures_core::FusedStream for ReceivingMany<H> {
     /// Returns whether `None` was returned, or an error after which it is returned.
     fn is_terminated(&self) -> bool {
         self.ended

@@ -14,7 +14,7 @@ use crate::completion::entry::{Entry, OperationResult};
 use crate::deferred_actions;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::{MakeResult, OperationId};
-use crate::endpoint::ownership::Handle;
+use crate::endpoint::ownership::EndpointHandle;
 use crate::endpoint::ownership::reach::{EngineAccess, EngineCall};
 use crate::endpoint::reactor;
 use crate::endpoint::refused::RefusedResult;
@@ -35,23 +35,23 @@ use crate::system::forked::Process;
 /// operation continues, its result is lost, and its buffer is kept until the peer no longer uses it. A collective is not
 /// canceled, because the other members depend on it. A join that is dropped ends for all members.
 #[must_use = "dropping it cancels the operation if it can"]
-pub struct Operation<H: Handle, R: Outcome> {
+pub struct Operation<H: EndpointHandle, R: Outcome> {
     state: State<H, R>,
 }
 
-crate::short_debug!(for [H: Handle, R: Outcome] Operation<H, R>, "Operation");
+crate::short_debug!(for [H: EndpointHandle, R: Outcome] Operation<H, R>, "Operation");
 
 /// Consists of whole words, including the discriminant: the compiler moves smaller fields, which share a word with a
 /// field of another variant, by loads that overlap earlier stores, and each of these costs about 5 ns.
 #[repr(u64)]
-enum State<H: Handle, R: Outcome> {
+enum State<H: EndpointHandle, R: Outcome> {
     /// The operation ended when it was posted, in this process. `None` if the result was taken.
     Ended(Process, Option<R::AtOnce>),
     /// The operation has a slot. The second value is the part of the result that is known already.
     InProgress(InProgress<H>, R::Known),
 }
 
-impl<H: Handle, R: Outcome> Operation<H, R> {
+impl<H: EndpointHandle, R: Outcome> Operation<H, R> {
     /// The operation ended when it was posted.
     #[inline(always)]
     pub(super) const fn ended(process: Process, result: R::AtOnce) -> Self {
@@ -187,7 +187,7 @@ impl<H: Handle, R: Outcome> Operation<H, R> {
     }
 }
 
-impl<H: Handle, R: Outcome> Future for Operation<H, R> {
+impl<H: EndpointHandle, R: Outcome> Future for Operation<H, R> {
     type Output = Result<R, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -199,7 +199,7 @@ impl<H: Handle, R: Outcome> Future for Operation<H, R> {
 }
 
 #[cfg(feature = "futures")]
-impl<H: Handle, R: Outcome> futures_core::FusedFuture for Operation<H, R> {
+impl<H: EndpointHandle, R: Outcome> futures_core::FusedFuture for Operation<H, R> {
     /// Returns whether the result was taken ([`is_taken`](Operation::is_taken)). Further polls return [`Cause::Taken`].
     fn is_terminated(&self) -> bool {
         self.is_taken()
@@ -207,11 +207,11 @@ impl<H: Handle, R: Outcome> futures_core::FusedFuture for Operation<H, R> {
 }
 
 // Nothing in it is pinned.
-impl<H: Handle, R: Outcome> Unpin for Operation<H, R> {}
+impl<H: EndpointHandle, R: Outcome> Unpin for Operation<H, R> {}
 
 /// An operation that has a slot.
 #[derive(Debug)]
-pub(super) struct InProgress<H: Handle> {
+pub(super) struct InProgress<H: EndpointHandle> {
     pub(super) access: H,
     /// The ID of the operation, in one word ([`OperationId::to_u64`]).
     id: u64,
@@ -304,7 +304,7 @@ enum PollOutcome<T> {
     Sleep,
 }
 
-impl<H: Handle> InProgress<H> {
+impl<H: EndpointHandle> InProgress<H> {
     pub(super) fn new(access: H, id: OperationId) -> Self {
         Self { access, id: id.to_u64(), marks: Marks(0) }
     }
@@ -540,7 +540,7 @@ fn leave(access: &impl EngineAccess, id: OperationId, is_watched: bool) {
     });
 }
 
-impl<H: Handle> Drop for InProgress<H> {
+impl<H: EndpointHandle> Drop for InProgress<H> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.is_ended() {

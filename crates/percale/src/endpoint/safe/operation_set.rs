@@ -27,7 +27,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::reach::{EngineAccess as _, EngineCall};
-use crate::endpoint::ownership::{Handle, Ownership};
+use crate::endpoint::ownership::{EndpointHandle, Ownership};
 use crate::endpoint::work::PostError;
 use crate::table::{Id, Table};
 
@@ -72,7 +72,7 @@ use crate::table::{Id, Table};
 /// }
 /// # Ok(()) }
 /// ```
-pub struct OperationSet<H: Handle, R: Outcome, K = ()> {
+pub struct OperationSet<H: EndpointHandle, R: Outcome, K = ()> {
     members: Table<Member<H, R, K>>,
     capacity: usize,
     /// The slot of the set, and the state of its polls. It never ends before the set is dropped.
@@ -80,12 +80,12 @@ pub struct OperationSet<H: Handle, R: Outcome, K = ()> {
 }
 
 crate::short_debug!(
-    for [H: Handle, R: Outcome, K] OperationSet<H, R, K>, "OperationSet",
+    for [H: EndpointHandle, R: Outcome, K] OperationSet<H, R, K>, "OperationSet",
     len: |this| this.len(), capacity: |this| this.capacity
 );
 
 /// An operation of a set.
-struct Member<H: Handle, R: Outcome, K> {
+struct Member<H: EndpointHandle, R: Outcome, K> {
     operation: Operation<H, R>,
     key: K,
 }
@@ -95,7 +95,7 @@ struct Member<H: Handle, R: Outcome, K> {
 #[derive(thiserror::Error)]
 #[error("{cause}")]
 #[non_exhaustive]
-pub struct PushError<H: Handle, R: Outcome, K> {
+pub struct PushError<H: EndpointHandle, R: Outcome, K> {
     /// The operation, which continues.
     pub operation: Operation<H, R>,
     /// The key that was passed with the operation.
@@ -105,10 +105,10 @@ pub struct PushError<H: Handle, R: Outcome, K> {
 }
 
 crate::short_debug!(
-    for [H: Handle, R: Outcome, K] PushError<H, R, K>, "PushError", cause: |this| this.cause.to_string()
+    for [H: EndpointHandle, R: Outcome, K] PushError<H, R, K>, "PushError", cause: |this| this.cause.to_string()
 );
 
-impl<H: Handle, R: Outcome, K> PushError<H, R, K> {
+impl<H: EndpointHandle, R: Outcome, K> PushError<H, R, K> {
     /// Returns whether the same call may succeed later although neither it nor the program is changed
     /// ([`PushCause::is_retriable`]).
     #[must_use]
@@ -173,7 +173,7 @@ type EndedMember = (u64, Option<End>);
 
 /// Takes the first member that has ended out of the list of its set, and its result out of its slot.
 #[inline]
-fn take<H: Handle, R: Outcome, K>(
+fn take<H: EndpointHandle, R: Outcome, K>(
     engine: &mut Engine,
     set: OperationId,
     members: &Table<Member<H, R, K>>,
@@ -188,12 +188,12 @@ fn take<H: Handle, R: Outcome, K>(
 }
 
 /// Takes a member that has ended, or whose message is the next in its ring.
-struct TakeAtOnce<'s, H: Handle, R: Outcome, K> {
+struct TakeAtOnce<'s, H: EndpointHandle, R: Outcome, K> {
     set: OperationId,
     members: &'s Table<Member<H, R, K>>,
 }
 
-impl<H: Handle, R: Outcome, K> EngineCall for TakeAtOnce<'_, H, R, K> {
+impl<H: EndpointHandle, R: Outcome, K> EngineCall for TakeAtOnce<'_, H, R, K> {
     type Result = Option<EndedMember>;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -211,7 +211,7 @@ impl<H: Handle, R: Outcome, K> EngineCall for TakeAtOnce<'_, H, R, K> {
     }
 }
 
-impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
+impl<H: EndpointHandle, R: Outcome, K> OperationSet<H, R, K> {
     /// Returns the number of operations in the set: those in flight, and those whose results were not taken yet.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -394,15 +394,15 @@ impl<H: Handle, R: Outcome, K> OperationSet<H, R, K> {
 
 /// The future of [`OperationSet::next_ended`].
 #[must_use = "futures do nothing unless polled"]
-pub struct NextEnded<'s, H: Handle, R: Outcome, K> {
+pub struct NextEnded<'s, H: EndpointHandle, R: Outcome, K> {
     set: &'s mut OperationSet<H, R, K>,
     /// Whether the last poll found no result.
     is_waiting: bool,
 }
 
-crate::short_debug!(for [H: Handle, R: Outcome, K] NextEnded<'_, H, R, K>, "NextEnded", len: |this| this.set.len());
+crate::short_debug!(for [H: EndpointHandle, R: Outcome, K] NextEnded<'_, H, R, K>, "NextEnded", len: |this| this.set.len());
 
-impl<H: Handle, R: Outcome, K> Future for NextEnded<'_, H, R, K> {
+impl<H: EndpointHandle, R: Outcome, K> Future for NextEnded<'_, H, R, K> {
     type Output = Option<EndedOperation<K, R>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -412,7 +412,7 @@ impl<H: Handle, R: Outcome, K> Future for NextEnded<'_, H, R, K> {
     }
 }
 
-impl<H: Handle, R: Outcome, K> Drop for NextEnded<'_, H, R, K> {
+impl<H: EndpointHandle, R: Outcome, K> Drop for NextEnded<'_, H, R, K> {
     fn drop(&mut self) {
         if self.is_waiting {
             self.set.forget_task();

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::OperationError;
 use super::operation::Operation;
 use super::outcome::Outcome;
-use crate::endpoint::ownership::Handle;
+use crate::endpoint::ownership::EndpointHandle;
 use crate::endpoint::ownership::reach::EngineAccess as _;
 
 /// The timeout or the deadline of a wait expired before an operation ended. The operations continue.
@@ -59,7 +59,7 @@ pub type EndedOperation<K, R> = (K, Result<R, OperationError>);
 /// }
 /// # Ok(()) }
 /// ```
-pub fn wait_any<H: Handle, R: Outcome>(operations: &mut [Operation<H, R>]) -> Option<EndedOperation<usize, R>> {
+pub fn wait_any<H: EndpointHandle, R: Outcome>(operations: &mut [Operation<H, R>]) -> Option<EndedOperation<usize, R>> {
     // Without a deadline the wait does not time out.
     wait_any_until(operations, None).ok().flatten()
 }
@@ -68,7 +68,7 @@ pub fn wait_any<H: Handle, R: Outcome>(operations: &mut [Operation<H, R>]) -> Op
 ///
 /// # Errors
 /// If the deadline passes before an operation ends.
-pub fn wait_any_until<H: Handle, R: Outcome>(
+pub fn wait_any_until<H: EndpointHandle, R: Outcome>(
     operations: &mut [Operation<H, R>],
     deadline: Option<Instant>,
 ) -> Result<Option<EndedOperation<usize, R>>, TimedOut> {
@@ -117,7 +117,7 @@ impl Wake for Unparks {
 
 /// Waits for any of the operations of several endpoints, as a task of this thread.
 #[cold]
-fn poll_any<H: Handle, R: Outcome>(
+fn poll_any<H: EndpointHandle, R: Outcome>(
     operations: &mut [Operation<H, R>],
     deadline: Option<Instant>,
 ) -> Result<Option<EndedOperation<usize, R>>, TimedOut> {
@@ -145,13 +145,13 @@ fn poll_any<H: Handle, R: Outcome>(
 /// Waits until all of these operations have ended, and returns their results in the order of the slice.
 ///
 /// The result of an operation whose result was taken before is [`Cause::Taken`](super::Cause::Taken).
-pub fn wait_all<H: Handle, R: Outcome>(operations: &mut [Operation<H, R>]) -> Vec<Result<R, OperationError>> {
+pub fn wait_all<H: EndpointHandle, R: Outcome>(operations: &mut [Operation<H, R>]) -> Vec<Result<R, OperationError>> {
     wait_all_until(operations, None)
 }
 
 /// Like [`wait_all`], but with a deadline. `None`: no limit. The result of an operation that has not ended by then is
 /// [`Cause::TimedOut`](super::Cause::TimedOut). It continues, and can be waited for again.
-pub fn wait_all_until<H: Handle, R: Outcome>(
+pub fn wait_all_until<H: EndpointHandle, R: Outcome>(
     operations: &mut [Operation<H, R>],
     deadline: Option<Instant>,
 ) -> Vec<Result<R, OperationError>> {

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use percale::endpoint::safe::{Cause, Operation, OperationError, Outcome};
-use percale::endpoint::{Handle, Owned};
+use percale::endpoint::{EndpointHandle, Owned};
 use percale::{Buffer, Domain, Endpoint, PostError, TypedMemory as _};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -61,7 +61,11 @@ impl Waits {
 
     /// Waits for the end of the operation, and returns its result.
     #[inline]
-    fn result<H: Handle, R: Outcome>(&mut self, operation: &mut Operation<H, R>, watch: &mut Watch) -> Result<R> {
+    fn result<H: EndpointHandle, R: Outcome>(
+        &mut self,
+        operation: &mut Operation<H, R>,
+        watch: &mut Watch,
+    ) -> Result<R> {
         match operation.wait_until(Some(self.deadline)) {
             Ok(result) => Ok(result),
             Err(error) => self.later(operation, error, watch),
@@ -70,7 +74,7 @@ impl Waits {
 
     /// Continues to wait after a timeout. Usually the deadline had passed already when the wait began.
     #[cold]
-    fn later<H: Handle, R: Outcome>(
+    fn later<H: EndpointHandle, R: Outcome>(
         &mut self,
         operation: &mut Operation<H, R>,
         mut error: OperationError,
