@@ -24,7 +24,7 @@ const fn all(root: usize) -> [Collective; 5] {
     ]
 }
 
-fn request<H: percale::endpoint::Handle + Clone>(
+fn request<H: percale::endpoint::EndpointHandle + Clone>(
     group: &percale::endpoint::safe::Group<H>,
     what: Collective,
     (op, datatype): (AtomicOp, Datatype),

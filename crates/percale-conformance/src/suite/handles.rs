@@ -32,7 +32,7 @@ trait Handle: Future<Output = Result<Self::Done, OperationError>> + Unpin + Size
     }
 }
 
-impl<H: percale::endpoint::Handle, R: Outcome> Handle for Operation<H, R> {
+impl<H: percale::endpoint::EndpointHandle, R: Outcome> Handle for Operation<H, R> {
     type Done = R;
 
     fn ready(&self) -> Option<bool> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use percale::endpoint::safe::{
     Cause, OperationError, OperationSet, PushCause, TimedOut, wait_all, wait_all_until, wait_any, wait_any_until,
 };
-use percale::endpoint::{Handle, Shared};
+use percale::endpoint::{EndpointHandle, Shared};
 use percale::{Buffer, ErrorCode, PostError, Progress};
 
 use super::waiting::{PEER, inject, two, two_shared};
@@ -301,7 +301,7 @@ pub fn closed_endpoint_ends_the_members_of_its_sets<F: Peers + Real>() {
 }
 
 /// The first message of a few receives.
-fn any<H: Handle>(
+fn any<H: EndpointHandle>(
     operations: &mut [percale::endpoint::safe::Operation<H, percale::endpoint::safe::Received>],
 ) -> usize {
     let (index, got) = wait_any(operations).expect("there are operations");

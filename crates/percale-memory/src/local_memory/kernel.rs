@@ -356,7 +356,7 @@ mod tests {
         let (start, page) = edge();
         let within = Segments::one(segment(start, page));
         store(&within, View::of(&vec![7; page])).unwrap();
-        assert_eq!(load(&within).unwrap(), vec![7; page]);
+        assert_eq!(*load(&within).unwrap(), vec![7; page]);
         let over = Segments::one(segment(start.wrapping_add(page - 10), 20));
         assert!(store(&over, View::of(&[1; 20])).is_err());
         assert!(load(&over).is_err());

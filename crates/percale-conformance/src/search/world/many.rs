@@ -23,7 +23,7 @@ trait Many {
     fn finish(self: Box<Self>) -> Finished;
 }
 
-impl<H: percale::endpoint::Handle> Many for ReceivingMany<H> {
+impl<H: percale::endpoint::EndpointHandle> Many for ReceivingMany<H> {
     fn wait(&mut self) -> Option<NextPart> {
         match self.wait_for(SHORT) {
             Err(error) if matches!(error.cause(), Cause::TimedOut) => None,
