@@ -170,6 +170,40 @@ pub fn invalid_requests_do_not_stop_the_server<F: Peers>() {
     assert!(matches!(world.finish(long), Err(RpcError::RequestTooLong(4096))));
 }
 
+/// A client stops in the middle of a request that its server has to fetch. The server answers another client.
+pub fn client_that_stops_in_a_long_request_delays_no_other<F: Peers>() {
+    let world = World::<F>::new("a client that stops in a long request delays no other");
+    let near = world.fabric.domain(|domain| domain);
+    let vector = near.address_vector().build().expect("a vector");
+    let stopping = near.endpoint().vector(&vector).bind_shared(world.fabric.address()).expect("an endpoint");
+    let peer = vector.insert(world.server.address()).expect("an address");
+    let mut server = Server::new(&world.server, SERVICE).expect("a server");
+    let long = Service { request_limit: 1 << 20, ..SERVICE };
+    let (stopping_client, client) = (Client::new(&stopping, long), Client::new(&world.client, SERVICE));
+    let mut first = polled(stopping_client.call(peer, b"first").expect("a call"));
+    let request = world.until(|| {
+        stopping.progress();
+        server.next_request_until(Some(Instant::now())).expect("the server works")
+    });
+    let mut sent = polled(request.reply(b"answer"));
+    world.until(|| {
+        stopping.progress();
+        sent()
+    })
+    .expect("the answer is sent");
+    world.until(&mut first).expect("an answer");
+    // From here on this client makes no progress.
+    let stopped = stopping_client.call(peer, &vec![1; 1 << 20]).expect("a call");
+    for number in 0..10_u8 {
+        let call = client.call(world.peer, &[number]).expect("a call");
+        let request = world.next(&mut server);
+        assert_eq!(request.bytes(), [number]);
+        world.sent(request.reply(vec![number; 3]));
+        assert_eq!(*world.finish(call).expect("an answer"), [number; 3]);
+    }
+    drop(stopped);
+}
+
 /// A call describes memory that does not exist, or of which the server writes more than there is. The server's reply
 /// ends, and the client gets an error.
 pub fn answer_that_cannot_be_written_is_an_error_of_the_call<F: Peers>() {

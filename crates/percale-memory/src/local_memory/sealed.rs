@@ -219,7 +219,9 @@ impl Registered {
     fn take(&mut self, len: usize) -> Option<Allocation> {
         let taken = reserved(len);
         let offset = self.free.take(taken, alignment(len))?;
-        Some(Allocation { block: Box::new(Block { arena: Arc::clone(&self.arena), offset, len, taken }) })
+        Some(Allocation {
+            block: Box::new(Block { arena: Arc::clone(&self.arena), offset, len, taken, shortened: false }),
+        })
     }
 }
 
@@ -283,6 +285,8 @@ struct Block {
     len: usize,
     /// The number of bytes that the allocation takes up in the arena.
     taken: usize,
+    /// Whether the length was reduced.
+    shortened: bool,
 }
 
 crate::short_debug!(Allocation, "Allocation");
@@ -371,7 +375,15 @@ impl Allocation {
 
     /// Reduces the length. All of the memory is freed with the allocation.
     pub(super) fn truncate(&mut self, len: usize) {
-        self.block.len = self.block.len.min(len);
+        if len < self.block.len {
+            self.block.len = len;
+            self.block.shortened = true;
+        }
+    }
+
+    /// Returns whether the length was reduced.
+    pub(super) const fn is_shortened(&self) -> bool {
+        self.block.shortened
     }
 
     #[track_caller]

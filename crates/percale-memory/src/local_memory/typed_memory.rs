@@ -83,7 +83,7 @@ impl<T: Plain> TypedMemory for TypedAllocation<T> {
     fn from_buffer(buffer: Buffer) -> Result<Self, FromBufferError> {
         const { Self::check_type() };
         let bytes = buffer.into_allocation().map_err(|error| FromBufferError { buffer: error.into_inner() })?;
-        if !bytes.len().is_multiple_of(size_of::<T>()) {
+        if bytes.is_shortened() || !bytes.len().is_multiple_of(size_of::<T>()) {
             return Err(FromBufferError { buffer: bytes.into() });
         }
         Ok(Self { bytes, values: PhantomData })
@@ -232,6 +232,12 @@ mod tests {
         let mut short = vec![1_u32, 2].into_buffer();
         short.truncate(4);
         assert_eq!(Vec::<u32>::from_buffer(short).unwrap_err().into_inner().into_vec(), 1_u32.to_ne_bytes());
+        let mut short = TypedAllocation::<u32>::new(2).unwrap().into_buffer();
+        short.truncate(8);
+        assert_eq!(TypedAllocation::<u32>::from_buffer(short).unwrap().len(), 2, "nothing was cut off");
+        let mut short = TypedAllocation::<u32>::new(2).unwrap().into_buffer();
+        short.truncate(4);
+        assert_eq!(TypedAllocation::<u32>::from_buffer(short).unwrap_err().into_inner().len(), 4);
     }
 
     #[test]

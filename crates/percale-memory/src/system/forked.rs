@@ -136,6 +136,12 @@ impl<T> ProcessMutex<T> {
         Self { process: Process::current().ok(), value: Mutex::new(value) }
     }
 
+    /// Returns the process of the lock, or `None` if it cannot be distinguished from its forked children.
+    #[must_use]
+    pub const fn process(&self) -> Option<Process> {
+        self.process
+    }
+
     /// Returns whether this is the process that created the lock, and not a forked child of it.
     #[inline]
     pub fn is_here(&self) -> bool {

@@ -46,7 +46,7 @@ use crate::address_vector::vector::AddressVector;
 use crate::device::Pieces;
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::volatile::Segments;
-use crate::system::forked::ProcessMutex;
+use crate::system::forked::{Process, ProcessMutex};
 use crate::table::{Id, Table};
 use crate::transport::ConnectionId;
 use crate::transport::shm::Doorbell;
@@ -390,6 +390,11 @@ impl Pool {
         self.state.is_here()
     }
 
+    /// Returns the process of the context, if it can be distinguished from its forked children.
+    pub(crate) const fn process(&self) -> Option<Process> {
+        self.state.process()
+    }
+
     /// Sets the number of bytes left below which multi-receive buffers are released.
     pub(crate) fn set_multi_minimum(&self, bytes: usize) {
         if let Some(mut state) = self.lock() {
@@ -481,6 +486,22 @@ impl Pool {
         match receive.kind {
             ReceiveKind::Safe(receive_report, buffer) => Some((receive_report, buffer)),
             _ => None,
+        }
+    }
+}
+
+impl Drop for Pool {
+    /// Ends the receives that no endpoint can take any more: the context and its endpoints are gone.
+    fn drop(&mut self) {
+        if !self.is_here() {
+            return; // The receives belong to the parent.
+        }
+        for table in &mut self.state.get_mut().tables {
+            for receive in table.extract_posted(|_, _| true) {
+                if let ReceiveKind::Safe(receive_report, buffer) = receive.kind {
+                    receive_report.close(buffer);
+                }
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::safe::Cause;
 use crate::local_memory::buffer::BufferExt as _;
 use crate::{Segment, SharedReceive};
 
@@ -80,6 +82,20 @@ fn receive_of_lost_message_ends_if_a_later_receive_matched() {
 /// A member that leaves fills the receives that it had to fill. None of them is queued again behind later receives.
 ///
 /// Requirements: CTX-008.
+#[test]
+fn receive_ends_when_the_context_and_its_endpoints_are_gone() {
+    let shared = SharedReceive::new();
+    let (member, _) = member(&shared);
+    let receiving = shared.recv(vec![1, 2, 3]).unwrap();
+    drop(shared);
+    assert!(!receiving.is_ready(), "an endpoint is there");
+    drop(member);
+    let error = receiving.take().expect("the receive has ended").unwrap_err();
+    let Cause::Completion(entry) = error.cause() else { panic!("{error}") };
+    assert_eq!(entry.error, ErrorCode::Closed);
+    assert_eq!(error.into_buffer().expect("the buffer").into_vec(), [1, 2, 3]);
+}
+
 #[test]
 fn leaving_member_keeps_receives_matched_to_its_messages() {
     let shared = SharedReceive::new();

@@ -9,14 +9,16 @@
 //! before the message is complete, the receive ends with [`ErrorCode::Canceled`]. This is reported in the queue to
 //! which the endpoint reports receives. If that is the endpoint's own queue, which is closed with it, another endpoint
 //! of the context reports the error. If there is no other endpoint, the next one that joins reports it. The report then
-//! does not contain the address of the sender. Receives that wait for a message are not affected.
+//! does not contain the address of the sender. Receives that wait for a message are not affected: an endpoint that joins
+//! later can take them. They end with [`ErrorCode::Closed`] when the last handle of the context and all its endpoints
+//! are gone.
 //!
 //! A shared context makes no progress; its endpoints do. Posting a receive takes one lock for a short time, and so does
 //! each message to one of the context's endpoints. Endpoints without a shared context never take this lock.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use super::pool::Pool;
@@ -27,6 +29,7 @@ use crate::deferred_actions;
 use crate::domain::Domain;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::Segments;
+use crate::system::forked::Process;
 use crate::types::PeerAddress;
 
 /// A shared receive context. Clones are handles to the same context. The [module](self) describes how messages are
@@ -96,7 +99,8 @@ impl SharedReceive {
             return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
         let receive_report = ReceiveReport::new();
-        let receiving = SharedReceiving { pool: Arc::clone(&self.pool), ticket: receive_report.alias() };
+        let (pool, process) = (Arc::downgrade(&self.pool), self.pool.process());
+        let receiving = SharedReceiving { pool, process, ticket: receive_report.alias() };
         let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: 0, flags: OpFlags::empty() };
         let mut owned = Some((receive_report, buffer));
         self.pool.post(&work, &mut owned).map(|()| receiving).map_err(|error| {
@@ -175,6 +179,14 @@ impl ReceiveReport {
         self.settle(result)
     }
 
+    /// Ends a receive that no endpoint can take any more.
+    pub(crate) fn close(self, buffer: Buffer) {
+        let error = ended(ErrorCode::Closed, "the context and all its endpoints were closed");
+        if let Some(waker) = self.complete(Err(Box::new(error)), Some(buffer)) {
+            deferred_actions::wake(waker);
+        }
+    }
+
     fn settle(&self, result: Result<Received, OperationError>) -> Option<Waker> {
         let mut state = self.ticket.lock();
         state.result = Some(result);
@@ -205,17 +217,24 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
 /// meanwhile. Dropping it cancels the receive, unless a message was already matched; in that case the message is lost.
 #[must_use = "dropping it cancels the receive if possible"]
 pub struct SharedReceiving {
-    pool: Arc<Pool>,
+    /// The context, which the handle does not keep alive: when it and its endpoints are gone, the receive ends.
+    pool: Weak<Pool>,
+    process: Option<Process>,
     ticket: Arc<SharedCompletion>,
 }
 
 crate::short_debug!(SharedReceiving, "SharedReceiving");
 
 impl SharedReceiving {
+    /// Returns whether this is the process of the receive, and not a forked child of it.
+    fn is_here(&self) -> bool {
+        self.process.is_none_or(|process| process.is_here())
+    }
+
     /// Returns whether the receive has ended.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        if !self.pool.is_here() {
+        if !self.is_here() {
             return true; // Returns immediately, because the receive is refused.
         }
         let state = self.ticket.lock();
@@ -232,11 +251,12 @@ impl SharedReceiving {
     /// Cancels the receive, which then ends with [`ErrorCode::Canceled`], unless a message was matched first. Returns
     /// whether it was canceled.
     pub fn cancel(&self) -> bool {
-        if !self.pool.is_here() {
+        if !self.is_here() {
             return false;
         }
         let ours = ReceiveReport { ticket: Arc::clone(&self.ticket), is_completed: true };
-        let Some((receive_report, buffer)) = self.pool.withdraw(&ours) else { return false };
+        let withdrawn = self.pool.upgrade().and_then(|pool| pool.withdraw(&ours));
+        let Some((receive_report, buffer)) = withdrawn else { return false };
         let error = ended(ErrorCode::Canceled, "cancelled before a message arrived");
         if let Some(waker) = receive_report.complete(Err(Box::new(error)), Some(buffer)) {
             deferred_actions::wake(waker);
@@ -245,7 +265,7 @@ impl SharedReceiving {
     }
 
     fn take_end(&self) -> Option<Result<Received, OperationError>> {
-        if !self.pool.is_here() {
+        if !self.is_here() {
             return Some(Err(OperationError::new(PostError::Forked, None)));
         }
         let mut state = self.ticket.lock();
@@ -262,7 +282,7 @@ impl Future for SharedReceiving {
     type Output = Result<Received, OperationError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if !self.pool.is_here() {
+        if !self.is_here() {
             return Poll::Ready(Err(OperationError::new(PostError::Forked, None)));
         }
         let mut fresh = None;
@@ -291,7 +311,7 @@ impl Future for SharedReceiving {
 
 impl Drop for SharedReceiving {
     fn drop(&mut self) {
-        if !self.pool.is_here() {
+        if !self.is_here() {
             return; // The receive belongs to the parent.
         }
         let mut state = self.ticket.lock();

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use super::message::{ANY_CALL, Status, answer_tag, parse_request, request_tag};
 use super::{INLINE, RpcError, Service};
 use crate::completion::entry::ErrorCode;
-use crate::endpoint::safe::{Cause, Operation, OperationError, Received};
+use crate::endpoint::safe::{Cause, Operation, OperationError, OperationSet, Received};
 use crate::endpoint::work::PostError;
 use crate::endpoint::{Shared, SharedEndpoint};
 use crate::memory::buffer::Buffer;
@@ -24,8 +24,9 @@ const REJECTIONS: usize = 1024;
 pub struct Server {
     endpoint: SharedEndpoint,
     service: Service,
-    /// The posted receives. Messages match them in this order.
-    receives: VecDeque<Operation<Shared, Received>>,
+    /// The posted receives. A request is returned when it has arrived completely, so a client that stops in the middle
+    /// of a long one delays no other client.
+    receives: OperationSet<Shared, Received>,
     /// The sends of rejections in progress. Dropping the handle of a send that has not left yet would cancel it.
     rejections: VecDeque<Operation<Shared, Buffer>>,
 }
@@ -38,18 +39,31 @@ impl Server {
     /// # Errors
     /// If the receives cannot be posted.
     pub fn new(endpoint: &SharedEndpoint, service: Service) -> Result<Self, RpcError> {
-        let mut server =
-            Self { endpoint: endpoint.clone(), service, receives: VecDeque::new(), rejections: VecDeque::new() };
-        for _ in 0..service.requests.max(1) {
+        let receives = endpoint.operation_set(service.requests.max(1));
+        let mut server = Self { endpoint: endpoint.clone(), service, receives, rejections: VecDeque::new() };
+        while !server.receives.is_full() {
             server.post()?;
         }
         Ok(server)
     }
 
-    fn post(&mut self) -> Result<(), RpcError> {
+    fn post(&mut self) -> Result<(), OperationError> {
         let buffer = vec![0; RemoteMemory::BYTES.saturating_add(self.service.request_limit)];
-        let receive = self.endpoint.tagged_recv(request_tag(self.service.number, 0), ANY_CALL, buffer);
-        self.receives.push_back(receive.start()?);
+        let receive = self.endpoint.tagged_recv(request_tag(self.service.number, 0), ANY_CALL, buffer).start()?;
+        let pushed = self.receives.push(receive, ());
+        debug_assert!(pushed.is_ok(), "the set is not full, and belongs to this endpoint");
+        Ok(())
+    }
+
+    /// Posts a receive for each that has ended. If that is refused while others are posted, those suffice for now.
+    fn replace(&mut self) -> Result<(), RpcError> {
+        while !self.receives.is_full() {
+            match self.post() {
+                Err(error) if self.receives.is_empty() => return Err(error.into()),
+                Err(_) => break,
+                Ok(()) => {}
+            }
+        }
         Ok(())
     }
 
@@ -71,21 +85,19 @@ impl Server {
     /// # Errors
     /// As those of [`next_request`](Self::next_request).
     pub fn next_request_until(&mut self, deadline: Option<Instant>) -> Result<Option<Request>, RpcError> {
-        while let Some(first) = self.receives.front_mut() {
-            match first.wait_until(deadline) {
-                Err(error) if matches!(error.cause(), Cause::TimedOut) => {
-                    // A wait at a closed endpoint ends at once.
-                    let closed = self.endpoint.is_closed();
-                    return if closed { Err(OperationError::new(PostError::Closed, None).into()) } else { Ok(None) };
-                }
-                end => {
+        loop {
+            self.replace()?;
+            match self.receives.next_until(deadline) {
+                Ok(Some((_, end))) => {
                     if let Some(request) = self.received(end)? {
                         return Ok(Some(request));
                     }
                 }
+                // A wait at a closed endpoint ends at once.
+                _ if self.endpoint.is_closed() => return Err(OperationError::new(PostError::Closed, None).into()),
+                _ => return Ok(None),
             }
         }
-        Ok(None)
     }
 
     /// Like [`next_request`](Self::next_request), but asynchronous. If the future is dropped, no request is lost.
@@ -94,21 +106,23 @@ impl Server {
     /// As those of [`next_request`](Self::next_request).
     pub async fn next_request_async(&mut self) -> Result<Request, RpcError> {
         poll_fn(|context| {
-            while let Some(first) = self.receives.front_mut() {
-                let Poll::Ready(end) = Pin::new(first).poll(context) else { return Poll::Pending };
-                if let Some(request) = self.received(end)? {
-                    return Poll::Ready(Ok(request));
+            loop {
+                self.replace()?;
+                match ready!(self.receives.poll_next(context)) {
+                    Some((_, end)) => {
+                        if let Some(request) = self.received(end)? {
+                            return Poll::Ready(Ok(request));
+                        }
+                    }
+                    None => return Poll::Ready(Err(OperationError::new(PostError::Closed, None).into())),
                 }
             }
-            Poll::Pending
         })
         .await
     }
 
-    /// Replaces the first receive, which has ended. Returns the request if it is valid.
+    /// Returns the request of a receive that has ended, if it is valid.
     fn received(&mut self, end: Result<Received, OperationError>) -> Result<Option<Request>, RpcError> {
-        self.receives.pop_front();
-        self.post()?;
         match end {
             Ok(message) => Ok(self.request(message)),
             Err(error) => match error.cause() {

@@ -109,31 +109,41 @@ impl<T: Element> Outcome for T {
 const OPERAND: usize = 0;
 const COMPARE: usize = 8;
 const RESULT: usize = 16;
+/// The length of that buffer.
+const WORDS: usize = 24;
 
 /// The memory of atomic operations that have ended. Each thread keeps a little, so that its next ones need no
 /// allocation.
 mod spare_words {
-    use super::{Buffer, RESULT};
+    use super::{Buffer, WORDS};
     use std::cell::RefCell;
 
     /// The maximum number of buffers that a thread keeps.
     const LIMIT: usize = 64;
 
     thread_local! {
-        static SPARE: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+        static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     }
 
-    pub(super) fn take() -> Buffer {
+    /// Returns memory with this content.
+    pub(super) fn take(words: &[u8; WORDS]) -> Vec<u8> {
         // A thread that ends may have dropped its list already.
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
-        spare.ok().flatten().unwrap_or_else(|| Buffer::zeroed(RESULT + 8))
+        match SPARE.try_with(|spare| spare.borrow_mut().pop()) {
+            Ok(Some(mut bytes)) => {
+                bytes.copy_from_slice(words);
+                bytes
+            }
+            _ => words.to_vec(),
+        }
     }
 
+    /// Keeps the memory of an operation that has ended.
     pub(super) fn keep(buffer: Buffer) {
+        let bytes = buffer.into_vec();
         let _kept: Result<(), _> = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
-            if spare.len() < LIMIT && buffer.len() == RESULT + 8 {
-                spare.push(buffer);
+            if spare.len() < LIMIT && bytes.len() == WORDS {
+                spare.push(bytes);
             }
         });
     }
@@ -195,11 +205,10 @@ impl Atomic {
 
     /// Returns the memory of the operation while it is under way.
     fn to_buffer(self) -> Buffer {
-        let mut buffer = spare_words::take();
-        buffer.copy_from(OPERAND, &self.operand);
-        buffer.copy_from(COMPARE, &self.compare);
-        buffer.copy_from(RESULT, &[0; 8]);
-        buffer
+        let mut words = [0; WORDS];
+        words[OPERAND..COMPARE].copy_from_slice(&self.operand);
+        words[COMPARE..RESULT].copy_from_slice(&self.compare);
+        spare_words::take(&words).into()
     }
 }
 
