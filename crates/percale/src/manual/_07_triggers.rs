@@ -10,8 +10,8 @@
 //! | deferred work | the same, with [`counting`](crate::endpoint::safe::SendRequest::counting): this many *successes and errors* | by its handle and by a second counter, which other work can wait for |
 //! | operation that a device starts | [`when_written`](crate::endpoint::safe::SendRequest::when_written): a [`Variable`](crate::trigger::Variable) was written | by its handle |
 //!
-//! Every request of the safe API has these methods, with two exceptions: collectives cannot wait for variables, and
-//! window operations have none of these methods.
+//! Every request of the safe API has these methods, with three exceptions: collectives cannot wait for variables,
+//! multi-receives start at once, and window operations have none of these methods.
 //!
 //! # A reply that starts automatically
 //! ```
@@ -42,6 +42,11 @@
 //! Deferred work increments a counter when it ends, so a chain of any length runs without further calls of the program.
 //! If the endpoints that it uses are shared, they make progress automatically from then on. [`Domain::defer_add`] and
 //! [`Domain::defer_set`] change a counter when another counter reaches a value.
+//!
+//! Deferred work that is canceled before it has begun counts nothing, so the work behind it does not begin either. This
+//! happens if its handle cancels it or is dropped, and if its endpoint or its counter ends. A program that waits for the
+//! last counter of a chain alone then waits without end: wait for the handles, or with a timeout. Work that has begun
+//! and is canceled is counted as an error.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -89,15 +89,17 @@ macro_rules! begins_later {
 
         /// Delays the operation until `variable` is written, by a device's store or by [`Variable::write`]
         /// (FI_TRIGGER_XPU), and all earlier operations that wait for variables have begun; see
-        /// [`post_when_written`](Endpoint::post_when_written). Dropping the operation cancels it.
+        /// [`post_when_written`](Endpoint::post_when_written). The operation keeps the variable. Dropping the operation
+        /// cancels it.
         pub fn when_written(mut self, variable: &Variable) -> Self {
             self.when = Some(StartCondition::written(self.when.take(), variable));
             self
         }
 
         /// Makes the operation deferred work. It waits for successes *and errors* of its counter
-        /// ([`when`](Self::when)), and `counter` counts its end in place of the endpoint's counters. From now on a
-        /// shared endpoint makes progress without calls by the application.
+        /// ([`when`](Self::when)), and `counter` counts its end in place of the endpoint's counters. If it is canceled
+        /// before it has begun, nothing is counted. From now on a shared endpoint makes progress without calls by the
+        /// application.
         pub fn counting(mut self, counter: &Counter) -> Self {
             self.when = Some(StartCondition::counting(self.when.take(), counter));
             self
