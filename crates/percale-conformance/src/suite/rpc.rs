@@ -186,11 +186,12 @@ pub fn client_that_stops_in_a_long_request_delays_no_other<F: Peers>() {
         server.next_request_until(Some(Instant::now())).expect("the server works")
     });
     let mut sent = polled(request.reply(b"answer"));
-    world.until(|| {
-        stopping.progress();
-        sent()
-    })
-    .expect("the answer is sent");
+    world
+        .until(|| {
+            stopping.progress();
+            sent()
+        })
+        .expect("the answer is sent");
     world.until(&mut first).expect("an answer");
     // From here on this client makes no progress.
     let stopped = stopping_client.call(peer, &vec![1; 1 << 20]).expect("a call");
