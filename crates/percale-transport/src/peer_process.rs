@@ -168,7 +168,7 @@ impl PeerProcess {
     /// Returns whether the process with this process id executes a program. A process that exits releases its memory
     /// before the pidfd reports the exit.
     fn has_program(&self) -> bool {
-        std::fs::read_link(format!("/proc/{}/exe", self.pid)).is_ok()
+        rustix::fs::readlink(format!("/proc/{}/exe", self.pid), Vec::new()).is_ok()
     }
 
     /// Returns whether the process was reaped, so that its process id may have been reused. The result is exact, and

@@ -184,6 +184,7 @@ const INTERNAL: &[&str] = &[
     "refused.rs",
     "system/",
     "local_memory/kernel.rs",
+    "local_memory/short_bytes.rs",
     "local_memory/rundown.rs",
     "local_memory/words.rs",
     "local_memory/atomic/request.rs",

@@ -21,7 +21,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -172,7 +171,7 @@ fn holds(pid: u32, descriptor: &str) -> bool {
     }
     let Ok(descriptors) = std::fs::read_dir(format!("{process}/fd")) else { return false };
     descriptors.filter_map(Result::ok).any(|one| {
-        std::fs::read_link(one.path()).is_ok_and(|target| target.as_os_str().as_bytes() == descriptor.as_bytes())
+        rustix::fs::readlink(one.path(), Vec::new()).is_ok_and(|target| target.as_bytes() == descriptor.as_bytes())
     })
 }
 
@@ -234,7 +233,7 @@ fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<SharedSt
     let wanted = format!("/memfd:{} (deleted)", memory_name(key));
     for descriptor in descriptors.filter_map(Result::ok) {
         let path = descriptor.path();
-        if std::fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes() == wanted.as_bytes()) {
+        if rustix::fs::readlink(&path, Vec::new()).is_ok_and(|target| target.as_bytes() == wanted.as_bytes()) {
             let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
             let fd = match rustix::fs::open(&path, access | OFlags::CLOEXEC, Mode::empty()) {
                 Ok(fd) => fd,

@@ -60,7 +60,9 @@
 //!
 //! # Rules
 //! 1. Every member posts the same operations in the same order, with buffers of matching length. If members post
-//!    different operations, the group fails with [`ErrorCode::Protocol`].
+//!    different operations, the group fails with [`ErrorCode::Protocol`] when a message of one member fits no
+//!    operation of another. Operations that have ended before stay successful. Members that wait for each other
+//!    because each names another one as the root send no messages, so they wait until one of them leaves the group.
 //! 2. Operations of a group run one after another. Several may be posted at a time (`start`). Different groups run
 //!    independently.
 //! 3. A collective advances only while *all* members make progress. A member that computes delays the others, unless it

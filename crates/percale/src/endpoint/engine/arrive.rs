@@ -216,7 +216,7 @@ impl Core {
         let envelope = envelope(message.from, &message.head);
         let kind = message.head.kind;
         if is_collective(kind) {
-            return self.groups.hold(envelope, message);
+            return self.hold_of_group(envelope, message);
         }
         let held = self.messages.table(is_tagged(kind)).hold(envelope, message);
         if self.shared.is_member() {

@@ -7,7 +7,7 @@ use super::core::Core;
 use super::counting::counts_of_atomic;
 use super::peers::{OutgoingKind, QueuingKind};
 use super::receive::unresolved;
-use super::remote::{AccessOperation, PendingAccess, RemoteWriteData, atomic_entry, atomic_kind, rma_entry};
+use super::remote::{AccessOperation, PendingAccess, RemoteWriteData, atomic_entry, atomic_kind, record, rma_entry};
 use super::types::{Notify, PendingOperation, QueuedWork, Side};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::posted::Posted;
@@ -188,7 +188,7 @@ impl Engine {
             return Err(PostError::Again);
         }
         let idle = peer.is_idle();
-        let record = self.core.remote.record(posted);
+        let record = record(posted);
         let pending = PendingOperation { work: QueuedWork::Access(PendingAccess::new(record)), notify };
         self.core.peers.get_mut(slot).queue(pending);
         if idle {

@@ -230,7 +230,6 @@ impl<R, U> Matching<R, U> {
     }
 
     /// Returns the held messages that are not claimed, in arrival order.
-    #[cfg(test)]
     pub(crate) fn unexpected(&self) -> impl Iterator<Item = (HeldMessage, Envelope, &U)> {
         self.unexpected.iter()
     }

@@ -230,7 +230,6 @@ impl<U> UnexpectedQueue<U> {
         *in_use && masks.compares_source()
     }
 
-    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (HeldMessage, Envelope, &U)> {
         self.arena.walk(ORDER, self.order).map(|index| {
             (HeldMessage(self.arena.handle(index)), self.arena.key(index).key.into(), self.arena.value(index))

@@ -142,7 +142,7 @@ impl Core {
                 self.fail(Side::Transmit, access.notify(), failure.with_peer(peer));
             }
         }
-        self.remote.recycle(access);
+        access.recycle();
     }
 
     /// Counts the end, or the restart, of an access.

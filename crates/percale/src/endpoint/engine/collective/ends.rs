@@ -9,6 +9,7 @@ use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::deferred_cleanup::OperationMemory;
 use crate::endpoint::engine::groups::{AbortOutcome, GroupEnd, GroupState};
 use crate::endpoint::engine::types::{LinkAction, Notify, Side, Unexpected};
+use crate::endpoint::matching::{Envelope, HeldMessage};
 use crate::local_memory::volatile::View;
 use crate::table::Id;
 use crate::transport::ConnectionId;
@@ -48,6 +49,20 @@ impl Core {
             self.advance_group(index);
         }
         true
+    }
+
+    /// Keeps a message of a group until its receive is posted. If no operation will take it, the group breaks.
+    pub(in crate::endpoint::engine) fn hold_of_group(
+        &mut self,
+        envelope: Envelope,
+        message: Unexpected,
+    ) -> HeldMessage {
+        let stray = self.groups.break_for_stray(message.from, &message.head);
+        let held = self.groups.hold(envelope, message);
+        if let Some(index) = stray {
+            self.collective_ready(index);
+        }
+        held
     }
 
     /// Handles the successful end of a transfer of a group's operation.

@@ -47,4 +47,18 @@ impl GroupState {
     pub(super) fn breaks(&mut self, code: ErrorCode, why: &str) {
         self.broken.get_or_insert_with(|| (code, why.to_owned()));
     }
+
+    /// Returns whether no operation of this member will take a message with this data: the operation with its number
+    /// has ended, or has another kind or shape. Such a message arrives only if members posted different operations,
+    /// because an operation ends when it has received all its messages.
+    pub(super) fn is_stray(&self, data: u64) -> bool {
+        let sequence = data as u32;
+        // The difference is negative if the message is for an earlier operation. The numbers may wrap.
+        let ahead = |of: u32| sequence.wrapping_sub(of) as i32;
+        match &self.running {
+            Some(running) if running.sequence == sequence => running.data != data,
+            Some(running) => ahead(running.sequence) < 0,
+            None => ahead(self.sequence) <= 0,
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::super::kinds::envelope;
 use super::super::types::{Receive, ReceiveDestination, Unexpected};
-use super::{GroupState, Groups, pattern, receive};
+use super::{DIFFERENT, GroupState, Groups, pattern, receive};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{AfterMatch, Envelope, HeldMessage, SourceFilter};
 use crate::local_memory::volatile::{Segment, View, ViewExt as _};
@@ -37,6 +37,34 @@ impl Groups {
     /// Keeps a message until its receive is posted.
     pub(in super::super) fn hold(&mut self, envelope: Envelope, message: Unexpected) -> HeldMessage {
         self.messages.hold(envelope, message)
+    }
+
+    /// Breaks the group of a message that no operation will take. Returns the group, which can continue in order to be
+    /// wound up.
+    pub(in super::super) fn break_for_stray(&mut self, from: ConnectionId, head: &Head) -> Option<Id<GroupState>> {
+        let &index = self.by_tag.get(&head.tag)?;
+        let group = &mut self.groups[index];
+        if head.data >= JOIN || !group.members.contains(&from) || !group.is_stray(head.data) {
+            return None;
+        }
+        group.breaks(ErrorCode::Protocol, DIFFERENT);
+        Some(index)
+    }
+
+    /// Breaks the group if it keeps a message that no operation will take.
+    #[cold]
+    pub(super) fn break_for_kept(&mut self, index: Id<GroupState>) {
+        let group = &mut self.groups[index];
+        let stray = self.messages.unexpected().any(|(_, _, message)| {
+            let head = &message.head;
+            head.tag == group.tag
+                && head.data < JOIN
+                && group.members.contains(&message.from)
+                && group.is_stray(head.data)
+        });
+        if stray {
+            group.breaks(ErrorCode::Protocol, DIFFERENT);
+        }
     }
 
     /// Returns a message that is kept.

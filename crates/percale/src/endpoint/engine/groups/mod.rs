@@ -116,6 +116,9 @@ impl GroupEnd {
     }
 }
 
+/// The reason why a group is broken whose members posted different operations.
+const DIFFERENT: &str = "the members of the group did not call the same collectives in the same order";
+
 /// The result of a notice that a member gave up a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortOutcome {
@@ -369,6 +372,9 @@ impl Groups {
         if joins {
             return false; // The operation begins when the members have agreed on the tag.
         }
+        if self.messages.holds_any() {
+            self.break_for_kept(index);
+        }
         if self.advancing {
             self.ready.push_back(PendingWork::Group(index)); // A caller further up the stack advances the group.
             return false;
@@ -459,7 +465,12 @@ impl Groups {
         if !group.queue.is_empty() {
             group.running = group.queue.pop_front();
         }
-        let (is_join, is_last) = (joins && notify != Notify::Operation, group.running.is_none() && !group.left);
+        if self.messages.holds_any() {
+            self.break_for_kept(index);
+        }
+        let group = &self.groups[index];
+        let is_last = group.running.is_none() && !group.left && group.broken.is_none();
+        let is_join = joins && notify != Notify::Operation;
         Some(GroupEnd { group: index, context, notify, bytes, is_join, is_last })
     }
 
@@ -484,8 +495,7 @@ impl Groups {
     /// Like [`transfer_over`](Self::transfer_over), but for a transfer that received a message with this data.
     #[inline]
     pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<GroupState>> {
-        let why = "the members of the group did not call the same collectives in the same order";
-        self.end_transfer(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)))
+        self.end_transfer(context, |running| (data != running.data).then_some((ErrorCode::Protocol, DIFFERENT)))
     }
 
     #[inline]

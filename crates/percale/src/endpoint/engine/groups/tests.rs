@@ -99,6 +99,7 @@ impl World {
         let Member { groups, ended, .. } = &mut self.members[to];
         let Some(context) = groups.deliver(from, &head, View::of(&bytes)) else {
             let len = bytes.len() as u64;
+            assert_eq!(groups.break_for_stray(from, &head), None, "an operation will take the message");
             groups.hold(envelope(from, &head), Unexpected { from, head, len, body: UnexpectedPayload::Whole(bytes) });
             return;
         };
@@ -241,6 +242,40 @@ fn mismatched_operations_break_the_group() {
     assert!(groups.withdraw(*index).is_empty() && groups.is_broken(TAG));
     let (ended, code, _) = groups.end_broken(*index).unwrap();
     assert_eq!((ended.iter().map(|end| end.context).collect::<Vec<_>>(), code), (vec![2], ErrorCode::Protocol));
+}
+
+/// Each member takes itself for the root, so each sends and none receives. The message arrives before or after the
+/// operation of the member that gets it.
+#[test]
+fn messages_that_no_operation_takes_break_the_group() {
+    for early in [false, true] {
+        let mut world = World::new(2);
+        let mut elements = [memory([1]), memory([2])];
+        let mut root = |rank: usize| {
+            let element = elements[rank].segment_for_receive().unwrap();
+            work(Collective::Broadcast { root: rank }, 1, Segment::EMPTY, element, 1)
+        };
+        world.post(0, &root(0));
+        let Carried { data, bytes, .. } = world.carried.pop().expect("the root sends its element");
+        if !early {
+            world.post(1, &root(1));
+            assert_eq!(world.members[1].ended, [1]);
+        }
+        let head = Head { kind: FrameKind::Collective, tag: TAG, data, ..Head::default() };
+        let Member { groups, index, .. } = &mut world.members[1];
+        let index = *index;
+        assert_eq!(groups.deliver(0, &head, View::of(&bytes)), None);
+        assert_eq!(groups.break_for_stray(0, &head), (!early).then_some(index));
+        let body = UnexpectedPayload::Whole(bytes);
+        groups.hold(envelope(0, &head), Unexpected { from: 0, head, len: 8, body });
+        if early {
+            let own = CollectiveWork { group: GroupId::from_u64(index.to_u64()), ..root(1) };
+            let plan = groups.plan_of(&own).unwrap();
+            assert!(groups.start(index, &own, Some(plan), Notify::Queue, false));
+        }
+        assert!(matches!(groups.next(index), GroupStep::WindUp), "early: {early}");
+        assert!(matches!(groups.announce_broken(index), Some((TAG, _, ErrorCode::Protocol))));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! answers, `target` handles the requests of peers.
 //!
 //! * `operation`: the operation of an access, and an access that waits for its turn
+//! * `records`: the records of accesses that have ended, which the next ones use
 //! * `serves`: bytes of local regions that peers fetch
 //!
 //! Invariants:
@@ -14,11 +15,12 @@
 //! 3. After the first refusal no further part of an access leaves. The access ends when the parts that had left are
 //!    answered.
 //! 4. A long part is in `long` exactly while it is in `parts`.
-//! 5. A spare record owns no memory, and nothing reads its operation.
+//! 5. A spare record (`records`) owns no memory, and nothing reads its operation.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod operation;
+mod records;
 mod serves;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -27,6 +29,7 @@ use std::borrow::Cow;
 
 pub(super) use self::operation::{AccessNotice, RemoteWriteData, atomic_entry, atomic_kind, rma_entry, word_entry};
 pub(crate) use self::operation::{AccessOperation, PendingAccess};
+pub(super) use self::records::record;
 pub(super) use self::serves::{Serve, ServeMode};
 use super::types::{Notify, PullAnswer};
 use crate::completion::entry::{Entry, ErrorCode};
@@ -105,6 +108,11 @@ impl Execution {
     /// Returns the notice that the target gets now, after all parts have arrived.
     pub(super) const fn notice(&self) -> Option<&AccessNotice> {
         self.notice.as_ref()
+    }
+
+    /// Releases the memory of the access, which has ended and was reported, and keeps its record.
+    pub(super) fn recycle(self) {
+        records::keep(self.posted);
     }
 
     /// Returns the operation with its memory, so that it can be restarted.
@@ -206,35 +214,9 @@ pub(crate) struct RemoteAccesses {
     long: Vec<Long>,
     /// Bytes of local regions that peers fetch.
     serves: Table<Serve>,
-    /// Records of accesses that have ended, so that the next ones need no allocation.
-    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
-    spare: Vec<Box<Posted<AccessOperation>>>,
 }
 
-/// The maximum number of spare records.
-const SPARE: usize = 64;
-
 impl RemoteAccesses {
-    /// Returns a record of an operation that starts as a waiting access.
-    pub(super) fn record(&mut self, posted: Posted<AccessOperation>) -> Box<Posted<AccessOperation>> {
-        match self.spare.pop() {
-            Some(mut record) => {
-                *record = posted;
-                record
-            }
-            None => Box::new(posted),
-        }
-    }
-
-    /// Releases the memory of an access that has ended and was reported, and keeps its record.
-    pub(super) fn recycle(&mut self, ended: Execution) {
-        let mut record = ended.posted;
-        record.free();
-        if self.spare.len() < SPARE {
-            self.spare.push(record);
-        }
-    }
-
     /// Returns whether no further part can be added.
     pub(super) fn is_full(&self) -> bool {
         self.parts.is_full()
