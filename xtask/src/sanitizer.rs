@@ -3,7 +3,7 @@
 use crate::failure::Outcome;
 use crate::place::Repository;
 use crate::program::Program;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The profile of instrumented programs: optimized, with debug assertions and overflow checks.
 const PROFILE: &str = "search";
@@ -21,8 +21,8 @@ pub(crate) fn build(place: &Repository, selected: &[&str]) -> Outcome<PathBuf> {
     Ok(target.join(triple).join(PROFILE))
 }
 
-/// Returns the program `name` that [`build`] built in this directory. Every report ends it.
-pub(crate) fn program(directory: &std::path::Path, name: &str) -> Program {
+/// Returns the program `name` that [`build`] built in this directory. A report ends the program.
+pub(crate) fn program(directory: &Path, name: &str) -> Program {
     // Leaks are not reported, because workers and helper threads end without running destructors.
     let options = "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1";
     Program::new(directory.join(name)).env("ASAN_OPTIONS", options)

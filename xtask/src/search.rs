@@ -71,8 +71,8 @@ impl Searcher {
             (Program::new(plain.join(self.name())), plain.clone())
         };
         if let Self::Alone = self {
-            // The test double of libibverbs. The program searches for it in its own directory. As a library, it cannot
-            // have the sanitizer, whose symbols the program does not export.
+            // The program searches for the test double of libibverbs in its own directory. The double is built without
+            // the sanitizer: a library with it needs symbols that the program does not export.
             plainly(&["-p", "percale-verbs-double"])?;
             if directory != plain {
                 fs::copy(plain.join(DOUBLE), directory.join(DOUBLE)).map_err(Failure::during(DOUBLE))?;

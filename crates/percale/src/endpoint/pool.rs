@@ -493,10 +493,13 @@ impl Pool {
 impl Drop for Pool {
     /// Ends the receives that no endpoint can take any more: the context and its endpoints are gone.
     fn drop(&mut self) {
-        if !self.is_here() {
-            return; // The receives belong to the parent.
+        let here = self.is_here();
+        let tables = &mut self.state.get_mut().tables;
+        if !here {
+            // The receives belong to the parent, and a thread of the parent may have held a lock of theirs at the fork.
+            return std::mem::forget(std::mem::replace(tables, [Matching::new(), Matching::new()]));
         }
-        for table in &mut self.state.get_mut().tables {
+        for table in tables {
             for receive in table.extract_posted(|_, _| true) {
                 if let ReceiveKind::Safe(receive_report, buffer) = receive.kind {
                     receive_report.close(buffer);

@@ -66,6 +66,9 @@ pub struct Service {
     /// The maximum length of a request in bytes, at the server. Longer requests are rejected.
     pub request_limit: usize,
     /// The number of requests that a server receives in advance, at least 1.
+    ///
+    /// A request that is too long to arrive in one piece occupies one of them until its client has sent it all or its
+    /// connection ends. Clients that stop in the middle of so many requests keep the server from receiving others.
     pub requests: usize,
     /// The maximum number of calls of a client that are in flight.
     pub calls: usize,

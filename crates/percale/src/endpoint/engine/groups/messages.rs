@@ -44,7 +44,7 @@ impl Groups {
     pub(in super::super) fn break_for_stray(&mut self, from: ConnectionId, head: &Head) -> Option<Id<GroupState>> {
         let &index = self.by_tag.get(&head.tag)?;
         let group = &mut self.groups[index];
-        if head.data >= JOIN || !group.members.contains(&from) || !group.is_stray(head.data) {
+        if head.data >= JOIN || !group.is_stray(head.data) || !group.members.contains(&from) {
             return None;
         }
         group.breaks(ErrorCode::Protocol, DIFFERENT);
@@ -59,8 +59,8 @@ impl Groups {
             let head = &message.head;
             head.tag == group.tag
                 && head.data < JOIN
-                && group.members.contains(&message.from)
                 && group.is_stray(head.data)
+                && group.members.contains(&message.from)
         });
         if stray {
             group.breaks(ErrorCode::Protocol, DIFFERENT);

@@ -116,7 +116,7 @@ impl GroupEnd {
     }
 }
 
-/// The reason why a group is broken whose members posted different operations.
+/// The reason that a broken group reports if its members posted different operations.
 const DIFFERENT: &str = "the members of the group did not call the same collectives in the same order";
 
 /// The result of a notice that a member gave up a group.
