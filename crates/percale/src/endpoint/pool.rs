@@ -497,7 +497,7 @@ impl Drop for Pool {
         let tables = &mut self.state.get_mut().tables;
         if !here {
             // The receives belong to the parent, and a thread of the parent may have held a lock of theirs at the fork.
-            return std::mem::forget(std::mem::replace(tables, [Matching::new(), Matching::new()]));
+            return std::mem::forget(std::mem::take(tables));
         }
         for table in tables {
             for receive in table.extract_posted(|_, _| true) {
