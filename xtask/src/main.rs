@@ -15,6 +15,7 @@ mod interop;
 mod layers;
 mod libtest;
 mod machine;
+mod mutate;
 mod packages;
 mod peers;
 mod perf;
@@ -58,6 +59,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Random operations, closings and cancellations, checked against a model; prints seeds and rates
     Search(search::Arguments),
+    /// Changes the sources in ways that a test must notice, and lists the changes that no test notices
+    Mutate(mutate::Arguments),
     /// Checks the dependencies between modules and between crates against the list of allowed ones, and shows their layers
     Layers(layers::Arguments),
     /// Lists the public items of the published crates in docs/api, or compares the lists with the sources
@@ -96,6 +99,7 @@ fn run(task: &Task) -> Outcome<ExitCode> {
         Task::Budget(arguments) => budget::run(&place, arguments),
         Task::Fuzz(arguments) => fuzz::run(&place, arguments),
         Task::Search(arguments) => search::run(&place, arguments),
+        Task::Mutate(arguments) => mutate::run(&place, arguments),
         Task::Layers(arguments) => layers::run(&place, arguments),
         Task::Api(arguments) => api::run(&place, arguments),
         Task::Peers(arguments) => peers::run(&place, arguments),

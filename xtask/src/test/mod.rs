@@ -7,6 +7,8 @@ mod features;
 mod lint;
 mod suite;
 
+pub(crate) use suite::{MODELS, VERBS};
+
 use crate::failure::Outcome;
 use crate::packages;
 use crate::place::Repository;

@@ -28,7 +28,8 @@ fn at_length(program: Program, all: bool) -> Program {
 }
 
 /// The tests of the libraries that need an RDMA device, and the tests of the suite over verbs.
-const VERBS: [&str; 5] = ["verbs::", "wrapper_tests::", "layout_tests::", "tests::pairs::", "engine::tests::rdma"];
+pub(crate) const VERBS: [&str; 5] =
+    ["verbs::", "wrapper_tests::", "layout_tests::", "tests::pairs::", "engine::tests::rdma"];
 
 /// Runs the tests that need an RDMA device on a test double of libibverbs, which emulates a device in software. The
 /// step `tests` uses the machine's own devices.
@@ -50,26 +51,15 @@ pub(super) fn verbs(place: &Repository, filter: Option<&str>, all: bool) -> Outc
 /// The package of the test double of libibverbs.
 const DOUBLE: &str = "percale-verbs-double";
 
+/// The packages with loom models, as arguments of cargo.
+pub(crate) const MODELS: [&str; 10] =
+    ["-p", "percale", "-p", "percale-memory", "-p", "percale-region", "-p", "percale-transport", "-p", "pindown"];
+
 /// Runs the loom models, which are unit tests of the libraries with `loom_` in their names. They are built separately,
 /// with loom's types instead of those of the standard library.
 pub(super) fn loom(place: &Repository) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
-    let program = place.cargo().args([
-        "test",
-        "--profile",
-        "loom",
-        "-p",
-        "percale",
-        "-p",
-        "percale-memory",
-        "-p",
-        "percale-region",
-        "-p",
-        "percale-transport",
-        "-p",
-        "pindown",
-        "--lib",
-    ]);
+    let program = place.cargo().args(["test", "--profile", "loom", "--lib"]).args(MODELS);
     let program = program.arg("--target-dir").arg(place.target.join("loom")).args(["loom_", "--", "--show-output"]);
     let found = harness("loom", program.env("RUSTFLAGS", flags.trim()))?;
     Results::replace(place, "loom", &found)?;

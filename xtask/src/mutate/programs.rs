@@ -1,0 +1,171 @@
+//! The test programs of the copy, and the tests in them.
+
+use super::list::Mutation;
+use super::tree::Tree;
+use crate::failure::{Failure, Outcome};
+use crate::place::Repository;
+use crate::program::{Program, Stream};
+use crate::test::VERBS;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// A test, which runs in a process of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Test {
+    /// The step of `cargo xtask test` that runs it.
+    pub(super) step: &'static str,
+    /// The name of its program.
+    pub(super) program: String,
+    pub(super) name: String,
+    path: PathBuf,
+    /// The directory of its package.
+    directory: PathBuf,
+    /// The test double of libibverbs, for the tests over verbs.
+    double: Option<PathBuf>,
+}
+
+impl Test {
+    pub(super) fn key(&self) -> String {
+        format!("{} {} {}", self.step, self.program, self.name)
+    }
+
+    /// Returns the program that runs only this test.
+    pub(super) fn program(&self) -> Program {
+        let program = Program::new(&self.path).args(["--exact", &self.name, "--test-threads", "1"]);
+        let program = program.within(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+        match &self.double {
+            Some(double) => program.env("PERCALE_VERBS_LIBRARY", double),
+            None => program,
+        }
+    }
+}
+
+/// Builds the tests of the copy, and lists them. Mutations that do not compile are left out of the copy.
+pub(super) fn build(place: &Repository, mutations: &[Mutation]) -> Outcome<(Tree, Vec<Test>)> {
+    let mut left_out = BTreeMap::new();
+    loop {
+        let tree = Tree::write(place, mutations, &left_out)?;
+        println!("building the tests with {} mutations", tree.functions.len());
+        let target = place.target.join("mutate").join("build");
+        let (flags, loom) = (std::env::var("RUSTFLAGS").unwrap_or_default(), place.target.join("mutate").join("loom"));
+        let mut wrong = BTreeMap::new();
+        let tests =
+            compile(&tree, &target, &flags, &["test", "--workspace", "--exclude", "xtask", "--tests"], &mut wrong)?;
+        if wrong.is_empty() {
+            let models = ["test", "--profile", "loom", "--lib"].iter().chain(crate::test::MODELS.iter()).copied();
+            let flags = format!("{flags} --cfg loom");
+            let models = compile(&tree, &loom, flags.trim(), &models.collect::<Vec<_>>(), &mut wrong)?;
+            if wrong.is_empty() {
+                let double = target.join("debug").join("libpercale_verbs_double.so");
+                return Ok((tree, list(&tests, &models, &double)?));
+            }
+        }
+        for (number, why) in wrong {
+            println!("  {} does not compile: {why}", mutations[number].name);
+            left_out.insert(number, format!("it does not compile: {why}"));
+        }
+    }
+}
+
+/// A program with tests, and the directory of its package.
+struct Built {
+    name: String,
+    path: PathBuf,
+    directory: PathBuf,
+}
+
+/// Compiles test programs, and adds the mutations with errors to `wrong`.
+fn compile(
+    tree: &Tree,
+    target: &Path,
+    flags: &str,
+    arguments: &[&str],
+    wrong: &mut BTreeMap<usize, String>,
+) -> Outcome<Vec<Built>> {
+    let cargo =
+        Program::cargo(&tree.root).args(arguments).args(["--no-run", "--keep-going", "--message-format", "json"]);
+    let cargo = cargo.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags).env("CARGO_INCREMENTAL", "0");
+    let (mut built, mut other) = (Vec::new(), Vec::new());
+    let status = cargo.limit(BUILD_LIMIT).streams(|stream, line| {
+        let Stream::Output = stream else { return };
+        let Ok(message) = serde_json::from_str::<Value>(line) else { return };
+        match message["reason"].as_str() {
+            Some("compiler-artifact") if message["profile"]["test"] == true => built.extend(program_in(&message)),
+            Some("compiler-message") if message["message"]["level"] == "error" => {
+                let text = message["message"]["message"].as_str().unwrap_or_default();
+                let found = mutations_in(tree, &message["message"]);
+                if found.is_empty() {
+                    other.push(message["message"]["rendered"].as_str().unwrap_or(text).to_owned());
+                }
+                wrong.extend(found.into_iter().map(|number| (number, text.to_owned())));
+            }
+            _ => {}
+        }
+    })?;
+    if status.success() || !wrong.is_empty() {
+        return Ok(built);
+    }
+    let shown = other.first().map_or("cargo printed no error of the compiler", String::as_str);
+    Err(Failure::new(format!("the copy in {} does not compile: {shown}", tree.root.display())))
+}
+
+fn program_in(message: &Value) -> Option<Built> {
+    let path = PathBuf::from(message["executable"].as_str()?);
+    let directory = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let package = directory.file_name()?.to_string_lossy().into_owned();
+    let target = message["target"]["name"].as_str()?.replace('_', "-");
+    let name = if target == package { package } else { format!("{package}/{target}") };
+    Some(Built { name, path, directory })
+}
+
+/// Returns the mutations that cause an error of the compiler.
+fn mutations_in(tree: &Tree, message: &Value) -> Vec<usize> {
+    let spans = message["spans"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let primary = spans.iter().filter(|span| span["is_primary"] == true);
+    let inside = primary.chain(spans).find_map(|span| {
+        let file = span["file_name"].as_str()?;
+        let start = span["byte_start"].as_u64()?;
+        tree.at(file, usize::try_from(start).ok()?)
+    });
+    // A function that is no longer constant is called where a constant is needed: "cannot call non-const method
+    // `Peer::name` in constants".
+    let text = message["message"].as_str().unwrap_or_default();
+    let called = text.strip_prefix("cannot call non-const").and_then(|rest| rest.split('`').nth(1));
+    let called = called.and_then(|path| path.rsplit("::").find(|part| !part.starts_with('<')));
+    inside.map_or_else(|| called.map(|name| tree.of_function(name)).unwrap_or_default(), |number| vec![number])
+}
+
+/// Lists the tests of these programs.
+fn list(tests: &[Built], models: &[Built], double: &Path) -> Outcome<Vec<Test>> {
+    let mut all = Vec::new();
+    for (built, step) in tests.iter().map(|built| (built, "tests")).chain(models.iter().map(|built| (built, "loom"))) {
+        let listed =
+            Program::new(&built.path).args(["--list", "--format", "terse"]).within(&built.directory).output()?;
+        let names = listed.success()?.lines().filter_map(|line| line.strip_suffix(": test"));
+        for name in names {
+            let test = |step, double| Test {
+                step,
+                program: built.name.clone(),
+                name: name.to_owned(),
+                path: built.path.clone(),
+                directory: built.directory.clone(),
+                double,
+            };
+            if step == "loom" {
+                if name.contains("loom_") {
+                    all.push(test("loom", None));
+                }
+                continue;
+            }
+            all.push(test("tests", None));
+            if VERBS.iter().any(|part| name.contains(part)) {
+                all.push(test("verbs", Some(double.to_owned())));
+            }
+        }
+    }
+    Ok(all)
+}
