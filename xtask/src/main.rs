@@ -27,6 +27,7 @@ mod provider;
 mod report;
 mod requirements;
 mod results;
+mod sanitize;
 mod sanitizer;
 mod search;
 mod steps;
@@ -61,6 +62,8 @@ enum Task {
     Search(search::Arguments),
     /// Changes the sources in ways that a test must notice, and lists the changes that no test notices
     Mutate(mutate::Arguments),
+    /// The tests and the searches with AddressSanitizer, ThreadSanitizer and Miri
+    Sanitize(sanitize::Arguments),
     /// Checks the dependencies between modules and between crates against the list of allowed ones, and shows their layers
     Layers(layers::Arguments),
     /// Lists the public items of the published crates in docs/api, or compares the lists with the sources
@@ -100,6 +103,7 @@ fn run(task: &Task) -> Outcome<ExitCode> {
         Task::Fuzz(arguments) => fuzz::run(&place, arguments),
         Task::Search(arguments) => search::run(&place, arguments),
         Task::Mutate(arguments) => mutate::run(&place, arguments),
+        Task::Sanitize(arguments) => sanitize::run(&place, arguments),
         Task::Layers(arguments) => layers::run(&place, arguments),
         Task::Api(arguments) => api::run(&place, arguments),
         Task::Peers(arguments) => peers::run(&place, arguments),

@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
 use crate::program::Program;
-use crate::sanitizer;
+use crate::sanitizer::{Reports, Sanitizer};
 use crate::steps::Findings;
 use serde_json::Value;
 use std::fs;
@@ -44,28 +44,30 @@ const DOUBLE: &str = "libpercale_verbs_double.so";
 
 /// A program that searches.
 #[derive(Clone, Copy)]
-enum Searcher {
+pub(crate) enum Searcher {
     Alone,
     Processes,
 }
 
 impl Searcher {
-    fn name(self) -> &'static str {
+    pub(crate) const ALL: [Self; 2] = [Self::Alone, Self::Processes];
+
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Alone => "percale-search",
             Self::Processes => "search-processes",
         }
     }
 
-    /// Builds the program, with AddressSanitizer if `asan` is set, and returns it with a limit of this many minutes.
-    fn program(self, place: &Repository, minutes: f64, asan: bool) -> Outcome<Program> {
+    /// Builds the program, with a sanitizer if one is given, and returns it with a limit of this many minutes.
+    fn program(self, place: &Repository, minutes: f64, sanitizer: Option<Sanitizer>) -> Outcome<Program> {
         let plain = place.target.join("search");
         let plainly =
             |selected: &[&str]| place.cargo().args(["build", "--quiet", "--profile", "search"]).args(selected).passed();
         let selected = ["-p", "percale-conformance", "--bin", self.name()];
-        let (program, directory) = if asan {
-            let built = sanitizer::build(place, &selected)?;
-            (sanitizer::program(&built, self.name()), built)
+        let (program, directory) = if let Some(sanitizer) = sanitizer {
+            let built = sanitizer.build(place, &selected)?;
+            (sanitizer.program(&built, self.name()), built)
         } else {
             plainly(&selected)?;
             (Program::new(plain.join(self.name())), plain.clone())
@@ -86,7 +88,8 @@ impl Searcher {
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let Arguments { minutes, seed, transport, processes, asan, json } = arguments;
     let searcher = if *processes { Searcher::Processes } else { Searcher::Alone };
-    let mut program = searcher.program(place, *minutes, *asan)?.args(["--transport", transport]);
+    let mut program =
+        searcher.program(place, *minutes, asan.then_some(Sanitizer::Address))?.args(["--transport", transport]);
     if let Some(seed) = seed {
         program = program.arg("--seed").arg(seed.to_string());
     }
@@ -103,17 +106,46 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
 
 /// A step of `cargo xtask test`. Half of its time is spent on fixed seeds, and the other half on new seeds.
 pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
-    let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
+    let mut sums = Sums::default();
     let fixed = FIXED.to_string();
     for seed in [&["--seed", &fixed][..], &[]] {
-        let found = found(Searcher::Alone.program(place, CHECK, false)?.arg("--json").args(seed))?;
+        sums.add(&found(Searcher::Alone.program(place, CHECK, None)?.arg("--json").args(seed))?);
+    }
+    Ok(sums.findings())
+}
+
+/// Runs a search for some minutes with a sanitizer, which writes its reports to files.
+pub(crate) fn instrumented(
+    place: &Repository,
+    searcher: Searcher,
+    minutes: f64,
+    sanitizer: Sanitizer,
+    reports: &Reports,
+) -> Outcome<Findings> {
+    let mut sums = Sums::default();
+    sums.add(&found(reports.of(searcher.program(place, minutes, Some(sanitizer))?.arg("--json")))?);
+    Ok(sums.findings())
+}
+
+/// The results of searches.
+#[derive(Default)]
+struct Sums {
+    runs: u64,
+    faults: usize,
+    operations: u64,
+    lives: u64,
+}
+
+impl Sums {
+    /// Adds the result of a program, and prints it.
+    fn add(&mut self, found: &Value) {
         let of = |part: &str| found[part].as_array().cloned().unwrap_or_default();
         println!("  from seed {}", found["seed"]);
         for transport in of("transports") {
             let count = |what: &str| transport[what].as_u64().unwrap_or_default();
-            runs += count("runs");
-            operations += count("operations");
-            lives += count("lives");
+            self.runs += count("runs");
+            self.operations += count("operations");
+            self.lives += count("lives");
             println!(
                 "    {:<9} {:>5} runs, {:>6} operations, {:>5} lifecycle events in {:.1} s",
                 transport["transport"].as_str().unwrap_or_default(),
@@ -124,7 +156,7 @@ pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
             );
         }
         for fault in of("faults") {
-            failed += 1;
+            self.faults += 1;
             let text = |part: &str| fault[part].as_str().unwrap_or_default().to_owned();
             println!("    {} over {}, seed {}: {}", text("kind"), text("transport"), fault["seed"], text("text"));
             if !text("again").is_empty() {
@@ -133,8 +165,12 @@ pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
         }
         of("left_out").iter().for_each(|known| println!("    left out: {}", known.as_str().unwrap_or_default()));
     }
-    let note = format!("{operations} operations, {lives} lifecycle events");
-    Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, note))
+
+    fn findings(&self) -> Findings {
+        let Self { runs, faults, operations, lives } = self;
+        let note = format!("{operations} operations, {lives} lifecycle events");
+        Findings::new(usize::try_from(*runs).unwrap_or(usize::MAX), *faults, note)
+    }
 }
 
 /// Returns the result of a program, which is the JSON object that it prints last.

@@ -5,7 +5,7 @@ use super::tree::Tree;
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
 use crate::program::{Program, Stream};
-use crate::test::VERBS;
+use crate::test::{DOUBLE, VERBS};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,10 +53,18 @@ pub(super) fn build(place: &Repository, mutations: &[Mutation]) -> Outcome<(Tree
         let target = place.target.join("mutate").join("build");
         let (flags, loom) = (std::env::var("RUSTFLAGS").unwrap_or_default(), place.target.join("mutate").join("loom"));
         let mut wrong = BTreeMap::new();
-        let tests =
-            compile(&tree, &target, &flags, &["test", "--workspace", "--exclude", "xtask", "--tests"], &mut wrong)?;
+        let tests = compile(
+            &tree,
+            &target,
+            &flags,
+            &["build", "--profile", "test", "--workspace", "--exclude", "xtask", "--tests", "--keep-going"],
+            &mut wrong,
+        )?;
         if wrong.is_empty() {
-            let models = ["test", "--profile", "loom", "--lib"].iter().chain(crate::test::MODELS.iter()).copied();
+            // Tests load this library when they run, so it is not built with them.
+            compile(&tree, &target, &flags, &["build", "--profile", "test", "-p", DOUBLE], &mut wrong)?;
+            let models =
+                ["test", "--profile", "loom", "--lib", "--no-run"].iter().chain(crate::test::MODELS.iter()).copied();
             let flags = format!("{flags} --cfg loom");
             let models = compile(&tree, &loom, flags.trim(), &models.collect::<Vec<_>>(), &mut wrong)?;
             if wrong.is_empty() {
@@ -86,12 +94,11 @@ fn compile(
     arguments: &[&str],
     wrong: &mut BTreeMap<usize, String>,
 ) -> Outcome<Vec<Built>> {
-    let cargo =
-        Program::cargo(&tree.root).args(arguments).args(["--no-run", "--keep-going", "--message-format", "json"]);
+    let cargo = Program::cargo(&tree.root).args(arguments).args(["--message-format", "json"]);
     let cargo = cargo.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags).env("CARGO_INCREMENTAL", "0");
-    let (mut built, mut other) = (Vec::new(), Vec::new());
+    let (mut built, mut other, mut said) = (Vec::new(), Vec::new(), Vec::new());
     let status = cargo.limit(BUILD_LIMIT).streams(|stream, line| {
-        let Stream::Output = stream else { return };
+        let Stream::Output = stream else { return said.push(line.to_owned()) };
         let Ok(message) = serde_json::from_str::<Value>(line) else { return };
         match message["reason"].as_str() {
             Some("compiler-artifact") if message["profile"]["test"] == true => built.extend(program_in(&message)),
@@ -109,7 +116,7 @@ fn compile(
     if status.success() || !wrong.is_empty() {
         return Ok(built);
     }
-    let shown = other.first().map_or("cargo printed no error of the compiler", String::as_str);
+    let shown = other.first().or(said.last()).map_or("cargo printed nothing", String::as_str);
     Err(Failure::new(format!("the copy in {} does not compile: {shown}", tree.root.display())))
 }
 

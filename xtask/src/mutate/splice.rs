@@ -33,6 +33,17 @@ struct Function {
     body: Range<usize>,
     /// The keyword of a constant function, which cannot contain a choice.
     keyword: Option<Range<usize>>,
+    /// Whether the type of its result has no name (`impl Trait`). Two forms of the body could have two types.
+    is_unnamed: bool,
+}
+
+/// Whether a type contains `impl Trait`.
+struct Unnamed(bool);
+
+impl<'a> Visit<'a> for Unnamed {
+    fn visit_type_impl_trait(&mut self, _: &'a syn::TypeImplTrait) {
+        self.0 = true;
+    }
 }
 
 /// A function with mutations.
@@ -52,7 +63,9 @@ impl Functions {
         let keyword = signature.constness.as_ref().map(|keyword| keyword.span.byte_range());
         let braces = body.brace_token.span;
         let body = braces.open().byte_range().start..braces.close().byte_range().end;
-        self.0.push(Function { name, body, keyword });
+        let mut unnamed = Unnamed(false);
+        unnamed.visit_return_type(&signature.output);
+        self.0.push(Function { name, body, keyword, is_unnamed: unnamed.0 });
     }
 }
 
@@ -100,6 +113,10 @@ pub(super) fn splice(file: &str, text: &str, mutations: &[(usize, &Mutation)]) -
             apart.push((number, "it is not in a function"));
             continue;
         };
+        if function.is_unnamed {
+            apart.push((number, "the type of the function's result has no name"));
+            continue;
+        }
         let body =
             [&text[function.body.start..place.start], &mutation.new, &text[place.end..function.body.end]].concat();
         if syn::parse_str::<syn::Block>(&body).is_err() {

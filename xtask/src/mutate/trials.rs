@@ -107,14 +107,15 @@ fn run(test: &Test, limit: Duration, set: &[(&str, &str)]) -> Ending {
     }
 }
 
-/// Runs each test that is not yet known once.
+/// Runs each test once that is not known yet, or that failed.
 pub(super) fn observe(place: &Repository, tree: &Tree, tests: &[Test], jobs: usize, state: &mut State) -> Outcome {
     let functions: BTreeSet<String> = tree.functions.values().cloned().collect();
     if !functions.is_subset(&state.functions) {
         state.tests.clear();
     }
     state.functions = functions;
-    let unknown: Vec<&Test> = tests.iter().filter(|test| !state.tests.contains_key(&test.key())).collect();
+    let unknown: Vec<&Test> =
+        tests.iter().filter(|test| !state.tests.get(&test.key()).is_some_and(|reach| reach.passed)).collect();
     if unknown.is_empty() {
         return Ok(());
     }

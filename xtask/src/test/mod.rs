@@ -7,7 +7,7 @@ mod features;
 mod lint;
 mod suite;
 
-pub(crate) use suite::{MODELS, VERBS};
+pub(crate) use suite::{DOUBLE, MODELS, VERBS, harness};
 
 use crate::failure::Outcome;
 use crate::packages;

@@ -49,7 +49,7 @@ pub(super) fn verbs(place: &Repository, filter: Option<&str>, all: bool) -> Outc
 }
 
 /// The package of the test double of libibverbs.
-const DOUBLE: &str = "percale-verbs-double";
+pub(crate) const DOUBLE: &str = "percale-verbs-double";
 
 /// The packages with loom models, as arguments of cargo.
 pub(crate) const MODELS: [&str; 10] =
@@ -92,11 +92,11 @@ fn skips(found: &[TestResult]) -> Vec<String> {
 
 /// Runs `cargo test` and reads the result of every test. Prints the counts of each program, and all output that does
 /// not belong to a passed test.
-fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
+pub(crate) fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
     let mut reader = Reader::new(step);
     let mut start = Instant::now();
     let mut before = 0;
-    let program = program.env("CARGO_TERM_COLOR", "never").limit(Duration::from_secs(45 * 60));
+    let program = program.env("CARGO_TERM_COLOR", "never").limit(Duration::from_secs(90 * 60));
     let read = |reader: &mut Reader, stream, line: &str| match stream {
         Stream::Output => reader.read(line),
         Stream::Error => reader.read_error(line),

@@ -6,7 +6,7 @@ use crate::packages::{self, CLANG, SANITIZERS};
 use crate::place::Repository;
 use crate::program::Program;
 use crate::provider;
-use crate::sanitizer;
+use crate::sanitizer::Sanitizer;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn compile(place: &Repository, compiler: &str, name: &str, with: &[&str]) -> Out
 
 /// Builds the provider with AddressSanitizer and returns its directory. The program contains the runtime.
 fn instrumented(place: &Repository) -> Outcome<PathBuf> {
-    let built = sanitizer::build(place, &["--package", "percale-ofi", "--lib"])?.join("libpercale_fi.so");
+    let built = Sanitizer::Address.build(place, &["--package", "percale-ofi", "--lib"])?.join("libpercale_fi.so");
     let directory = place.target.join("walk").join("provider");
     fs::create_dir_all(&directory)?;
     replace(&built, &directory.join(provider::NAME))?;

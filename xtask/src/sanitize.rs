@@ -1,0 +1,166 @@
+//! `cargo xtask sanitize`: the tests and the searches under sanitizers.
+//!
+//! AddressSanitizer works with the stable compiler. ThreadSanitizer needs a standard library that was built with it,
+//! and therefore the sources of that library. Miri is a component of the nightly toolchain. A missing one is reported,
+//! with the command that installs it.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Repository;
+use crate::results::TestEnding;
+use crate::sanitizer::{Reports, Sanitizer, nightly};
+use crate::search::{self, Searcher};
+use crate::table::table;
+use crate::test::harness;
+use std::path::Path;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only these
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Tool>,
+    /// The duration of each search in minutes
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
+    /// Only tests with this text in their path, and no search
+    #[arg(long)]
+    filter: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Tool {
+    /// Invalid uses of memory
+    Address,
+    /// Data races
+    Thread,
+    /// Undefined behavior, in the modules that use no system calls
+    Miri,
+}
+
+/// Packages with programs that cannot be instrumented, with the reason.
+const EXCLUDED: [(&str, &str); 2] = [
+    ("xtask", "it runs the other tests"),
+    ("percale-ofi", "its tests are C programs, which `cargo xtask walk` runs with the instrumented provider"),
+];
+
+/// Tests that cannot run in an instrumented process, by a part of their names, with the reason.
+const SKIPPED: [(&str, &str); 0] = [];
+
+/// The tests that Miri can run: those of the modules without system calls.
+const MIRI: [(&str, &str); 3] = [("percale-wire", ""), ("percale-memory", "table::"), ("percale", "matching::")];
+
+/// The result of one tool.
+struct Row {
+    what: String,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    reports: usize,
+    note: String,
+}
+
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
+    let is_wanted = |tool: Tool| arguments.only.is_empty() || arguments.only.contains(&tool);
+    let mut rows = Vec::new();
+    if is_wanted(Tool::Address) {
+        rows.extend(instrumented(place, Sanitizer::Address, arguments)?);
+    }
+    if is_wanted(Tool::Thread) {
+        match sources() {
+            Ok(()) => rows.extend(instrumented(place, Sanitizer::Thread, arguments)?),
+            Err(why) => println!("ThreadSanitizer did not run: {why}"),
+        }
+    }
+    if is_wanted(Tool::Miri) {
+        match miri() {
+            Ok(()) => rows.push(interpreted(place)?),
+            Err(why) => println!("Miri did not run: {why}"),
+        }
+    }
+    let mut shown = table(["what", "passed", "failed", "skipped", "reports", "note"], 1);
+    for row in &rows {
+        let counts = [row.passed, row.failed, row.skipped, row.reports].map(|count| count.to_string());
+        shown.add_row([row.what.clone()].into_iter().chain(counts).chain([row.note.clone()]));
+    }
+    println!("{shown}");
+    for (name, why) in EXCLUDED.iter().chain(&SKIPPED) {
+        println!("left out: {name}: {why}");
+    }
+    Ok(!rows.is_empty() && rows.iter().all(|row| row.failed == 0 && row.reports == 0))
+}
+
+/// Checks that the sources of the standard library are installed.
+fn sources() -> Outcome {
+    let root = nightly("rustc").args(["--print", "sysroot"]).output()?;
+    let Ok(root) = root.success() else {
+        return Err(Failure::new("it needs a nightly toolchain: rustup toolchain install nightly -c rust-src"));
+    };
+    let library = Path::new(root.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+    let missing = "it needs the sources of the standard library: rustup component add rust-src --toolchain nightly";
+    if library.exists() { Ok(()) } else { Err(Failure::new(missing)) }
+}
+
+fn miri() -> Outcome {
+    let found = nightly("cargo").args(["miri", "--version"]).output()?;
+    let missing = "it is not installed: rustup component add miri rust-src --toolchain nightly";
+    if found.status.success() { Ok(()) } else { Err(Failure::new(missing)) }
+}
+
+/// Runs the tests and the searches with a sanitizer.
+fn instrumented(place: &Repository, sanitizer: Sanitizer, arguments: &Arguments) -> Outcome<Vec<Row>> {
+    let reports = Reports::start(place, sanitizer)?;
+    println!("{}: tests", sanitizer.name());
+    let excluded = EXCLUDED.iter().flat_map(|(package, _)| ["--exclude", package]);
+    let program = sanitizer.cargo(place, "test").args(["--workspace", "--tests", "--no-fail-fast"]).args(excluded);
+    let skipped = SKIPPED.iter().flat_map(|(name, _)| ["--skip", name]);
+    let program = program.args(["--", "--show-output"]).args(skipped).args(&arguments.filter);
+    let (found, note) = match harness("sanitize", reports.of(program)) {
+        Ok(found) => (found, String::new()),
+        Err(failure) => (Vec::new(), failure.to_string()),
+    };
+    let count = |ending| found.iter().filter(|test| test.ending == ending).count();
+    let row = Row {
+        what: format!("{}, tests", sanitizer.name()),
+        passed: count(TestEnding::Passed),
+        failed: count(TestEnding::Failed) + usize::from(!note.is_empty()),
+        skipped: count(TestEnding::Skipped),
+        reports: reports.found()?.len(),
+        note,
+    };
+    let mut rows = vec![row];
+    if arguments.filter.is_none() {
+        for searcher in Searcher::ALL {
+            println!("{}: {}", sanitizer.name(), searcher.name());
+            let reports = Reports::start(place, sanitizer)?;
+            let findings = search::instrumented(place, searcher, arguments.minutes, sanitizer, &reports)?;
+            rows.push(Row {
+                what: format!("{}, {}", sanitizer.name(), searcher.name()),
+                passed: findings.passed,
+                failed: findings.failed,
+                skipped: 0,
+                reports: reports.found()?.len(),
+                note: findings.note,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Runs the tests of modules without system calls in Miri.
+fn interpreted(place: &Repository) -> Outcome<Row> {
+    println!("Miri: tests");
+    let mut found = Vec::new();
+    for (package, part) in MIRI {
+        let program = nightly("cargo").within(&place.root).args(["miri", "test", "--quiet", "-p", package, "--lib"]);
+        let program = program.env("CARGO_TARGET_DIR", place.target.join("miri")).args(["--", "--show-output", part]);
+        found.extend(harness("miri", program)?);
+    }
+    let count = |ending| found.iter().filter(|test| test.ending == ending).count();
+    Ok(Row {
+        what: "Miri, tests".to_owned(),
+        passed: count(TestEnding::Passed),
+        failed: count(TestEnding::Failed),
+        skipped: count(TestEnding::Skipped),
+        reports: 0,
+        note: String::new(),
+    })
+}
