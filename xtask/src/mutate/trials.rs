@@ -38,8 +38,8 @@ pub(super) struct Reach {
 pub(super) enum Verdict {
     /// A test failed or exceeded its limit. The number of tests that were run, and whether the test ended in time.
     Noticed { by: String, tried: usize, ended: bool },
-    /// No test failed. `whole` is set if all tests that call the function were run.
-    Survived { tried: usize, of: usize, whole: bool },
+    /// No test failed: the number of tests that were run, and of those that call the function.
+    Survived { tried: usize, of: usize },
 }
 
 /// Everything that was measured, which is kept in the target directory.
@@ -192,7 +192,7 @@ fn tried(number: usize, function: &str, tests: &[Test], reached: &BTreeMap<Strin
     let (start, of, number) = (Instant::now(), calling.len(), number.to_string());
     for (index, (test, reach)) in calling.iter().enumerate() {
         if start.elapsed().as_secs_f64() > seconds {
-            return Verdict::Survived { tried: index, of, whole: false };
+            return Verdict::Survived { tried: index, of };
         }
         let limit = Duration::from_secs_f64(reach.seconds) * TIMES + SPARE;
         let ending = run(test, limit, &[("PERCALE_MUTATION", &number)]);
@@ -201,5 +201,5 @@ fn tried(number: usize, function: &str, tests: &[Test], reached: &BTreeMap<Strin
             return Verdict::Noticed { by: test.key(), tried: index + 1, ended: ending == Ending::Failed };
         }
     }
-    Verdict::Survived { tried: of, of, whole: true }
+    Verdict::Survived { tried: of, of }
 }

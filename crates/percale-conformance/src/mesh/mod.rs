@@ -450,10 +450,50 @@ impl<F: Fabric> Mesh<F> {
     }
 }
 
+/// The records of an endpoint that its program can see: while there are any, others may be kept as well.
+const OPEN: [&str; 11] = [
+    "operations that the link has not taken",
+    "posted receives",
+    "held messages",
+    "claims",
+    "multi-receive buffers",
+    "receives of groups",
+    "held messages of groups",
+    "operations that are due",
+    "begun operations",
+    "operations that wait for another process",
+    "safe operations",
+];
+
+/// The time in which endpoints without operations remove their last records.
+const SETTLED: Duration = Duration::from_secs(5);
+
+impl<F: Fabric> Mesh<F> {
+    /// Checks that the endpoints keep no records of operations, unless the test ends in the middle of some.
+    fn nothing_remains(&self) {
+        let start = Instant::now();
+        loop {
+            let remains: Vec<_> = self.stations().flat_map(|test_endpoint| test_endpoint.endpoint.remains()).collect();
+            if remains.is_empty() || remains.iter().any(|(name, _)| OPEN.contains(name)) {
+                return;
+            }
+            assert!(
+                start.elapsed() < SETTLED,
+                "{}: no operation is in progress, but records remain: {remains:?}",
+                F::NAME
+            );
+            self.turn();
+            std::thread::yield_now();
+        }
+    }
+}
+
 impl<F: Fabric> Drop for Mesh<F> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}: PERCALE_SEED={} repeats this", F::NAME, self.seed);
+        } else if self.stations.iter().all(Option::is_some) {
+            self.nothing_remains();
         }
     }
 }

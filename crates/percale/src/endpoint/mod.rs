@@ -239,6 +239,18 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.peers.naming_bytes())
     }
 
+    /// Returns the records that this endpoint keeps of operations, with their names, after making progress. There are
+    /// none when no operation is in progress and no message waits.
+    #[cfg(any(test, feature = "sim"))]
+    #[doc(hidden)] // For percale's tests.
+    #[must_use]
+    pub fn remains(&self) -> Vec<(&'static str, usize)> {
+        self.access.with(|engine| {
+            engine.progress();
+            engine.remains()
+        })
+    }
+
     /// Returns the network address of a peer: the address in the vector or, for the source of a message of a peer that
     /// is not in the vector, the address that the peer advertises. The endpoint has not verified that the peer can be
     /// reached at an advertised address. Inserting it in the vector makes the peer reachable after its connection has

@@ -431,7 +431,7 @@ impl Operations {
     }
 
     /// Returns the number of slots in use.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn in_use(&self) -> usize {
         self.slots.iter().count()
     }

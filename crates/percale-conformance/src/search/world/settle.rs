@@ -246,10 +246,40 @@ impl World {
                 format!("{} wakers are kept although no operation is in progress", waker::live() - self.wakers),
             ));
         }
+        self.look_for_remains()?;
         for place in 0..self.seats.len() {
             self.close(place, false)?;
         }
         Ok(())
+    }
+
+    /// Checks that the open endpoints keep no records of operations: all have ended.
+    fn look_for_remains(&mut self) -> Verdict {
+        if self.done.forgot {
+            return Ok(()); // The operations of forgotten handles are kept until the endpoint closes.
+        }
+        let (mut rounds, since) = (0, Instant::now());
+        loop {
+            self.tick(self.settings.delay.max(20_000));
+            let ports: Vec<_> = (0..self.seats.len()).filter_map(|place| self.port(place)).collect();
+            let remains: Vec<_> =
+                ports.iter().flat_map(|(_, port)| on!(*port, endpoint => endpoint.remains())).collect();
+            if remains.is_empty() {
+                return Ok(());
+            }
+            rounds += 1;
+            let late = match self.settings.transport {
+                RunTransport::Sim | RunTransport::Loopback => rounds > ROUNDS,
+                _ => since.elapsed() > QUIET,
+            };
+            if late {
+                let text = format!("no operation is in progress, but endpoints keep records: {remains:?}");
+                return Err(Fault::new("records kept", text));
+            }
+            if self.settings.transport != RunTransport::Sim {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Checks that the full capacity of every queue is available again.

@@ -63,6 +63,8 @@ mod rdma;
 mod read;
 mod receive;
 mod reclaim;
+#[cfg(any(test, feature = "sim"))]
+mod remains;
 pub(crate) mod remote;
 pub(crate) mod reporting;
 pub(crate) mod role;

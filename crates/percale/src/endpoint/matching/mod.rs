@@ -235,7 +235,7 @@ impl<R, U> Matching<R, U> {
     }
 
     /// Returns the number of held messages, without the claimed ones.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn unexpected_len(&self) -> usize {
         self.unexpected.len()
     }

@@ -67,7 +67,7 @@ impl<U> UnexpectedQueue<U> {
         Self { arena: Arena::new(), order, claimed, len: 0, classes: Vec::new(), in_use: 0, searches: 0 }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -100,7 +100,7 @@ impl DrainingOperations {
     }
 
     /// Returns the number of waiting operations.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) const fn len(&self) -> usize {
         self.items.len()
     }

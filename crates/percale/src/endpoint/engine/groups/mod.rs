@@ -279,6 +279,16 @@ impl Groups {
         self.early_aborts.push_back((tag, from));
     }
 
+    /// Returns the numbers of records (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn remains(&self) -> [(&'static str, usize); 3] {
+        [
+            ("receives of groups", self.messages.posted_len()),
+            ("held messages of groups", self.messages.unexpected_len()),
+            ("groups that can continue", self.ready.len()),
+        ]
+    }
+
     /// Returns whether no group is open, and no record of a group that does not exist yet is kept.
     pub(super) fn is_idle(&self) -> bool {
         self.groups.is_empty() && self.early_aborts.is_empty()

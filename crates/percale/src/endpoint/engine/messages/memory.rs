@@ -132,6 +132,12 @@ impl ReceiveMemory {
         (Receive { place: ReceiveDestination::One(part), context, notify, multi: Some(multi) }, state.closed)
     }
 
+    /// Returns the number of lists of segments, and of multi-receive buffers.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn remains(&self) -> [usize; 2] {
+        [self.vectors.len(), self.multis.len()]
+    }
+
     /// Records that one message of a buffer is complete. Returns whether that released the buffer.
     pub(in super::super) fn part_over(&mut self, multi: Id<MultiReceive>) -> bool {
         let Some(state) = self.multis.get_mut(multi) else { return false };

@@ -266,6 +266,23 @@ impl Messages {
         taken.into_iter().filter_map(|id| self.pulls.remove(id)).collect()
     }
 
+    /// Returns the numbers of records (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn remains(&self) -> [(&'static str, usize); 9] {
+        let [vectors, multis] = self.memory.remains();
+        [
+            ("posted receives", self.untagged.posted_len() + self.tagged.posted_len()),
+            ("held messages", self.untagged.unexpected_len() + self.tagged.unexpected_len()),
+            ("claims", self.claims.len()),
+            ("lists of segments", vectors),
+            ("multi-receive buffers", multis),
+            ("arrivals", self.arrivals.len()),
+            ("pulls", self.pulls.len()),
+            ("sends that wait for their peer", self.sends.len()),
+            ("sends that have yet to leave", self.unsent.len()),
+        ]
+    }
+
     /// Returns the number of payloads that arrive, and of those that are fetched.
     #[cfg(all(test, not(loom)))]
     pub(super) fn under_way(&self) -> [usize; 2] {

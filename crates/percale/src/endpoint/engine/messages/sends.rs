@@ -257,6 +257,12 @@ impl Sends {
         ended
     }
 
+    /// Returns the number of sends.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn len(&self) -> usize {
+        self.sends.len()
+    }
+
     /// Returns whether there are no sends.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) fn is_empty(&self) -> bool {

@@ -29,6 +29,12 @@ pub(in super::super) struct UnsentSends {
 }
 
 impl UnsentSends {
+    /// Returns the number of sends.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+
     /// Returns whether there are any such sends.
     #[inline]
     pub(in super::super) const fn any(&self) -> bool {

@@ -88,13 +88,13 @@ enum BudgetChange {
 
 impl PeerBudget {
     /// Returns the bytes of unexpected messages.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) const fn held(&self) -> usize {
         self.held
     }
 
     /// Returns the weight of the answers that wait in the backlog.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) const fn weight(&self) -> usize {
         self.weight
     }

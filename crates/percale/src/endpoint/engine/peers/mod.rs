@@ -218,6 +218,27 @@ impl Peer {
         matches!(self.state, PeerState::Up)
     }
 
+    /// Returns the counts of the peer (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    fn remains(&self) -> [(&'static str, usize); 14] {
+        [
+            ("operations that the link has not taken", self.pending.len()),
+            ("outstanding operations", self.outstanding as usize),
+            ("outstanding messages of groups", self.of_groups as usize),
+            ("accesses that the peer executes", self.executed as usize),
+            ("accesses by RDMA", self.direct as usize),
+            ("long writes", self.long_writes as usize),
+            ("parts without an answer", self.parts as usize),
+            ("answers that the link has not taken", self.replies as usize),
+            ("notices that the link has not taken", self.notices as usize),
+            ("transfers for the peer", self.serving as usize),
+            ("bytes kept for transfers", self.staged as usize),
+            ("bytes of unexpected messages", self.budget.held()),
+            ("weight of the backlog", self.budget.weight()),
+            ("control frames", self.control_frames as usize),
+        ]
+    }
+
     /// Returns whether there is no connection, and none was requested.
     #[inline]
     pub(super) const fn is_idle(&self) -> bool {
@@ -341,6 +362,23 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Returns the sums of the counts of all peers (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn remains(&self) -> Vec<(&'static str, usize)> {
+        let mut sums: Vec<(&'static str, usize)> = Vec::new();
+        for peer in &self.list {
+            let its = peer.remains();
+            if sums.is_empty() {
+                sums.extend(its.map(|(name, _)| (name, 0)));
+            }
+            sums.iter_mut().zip(its).for_each(|((_, sum), (_, count))| *sum += count);
+        }
+        sums.push(("peers that are not read", self.stopped as usize));
+        sums.push(("peers for which answers wait", self.owing as usize));
+        sums.push(("actions for links", self.outbox.len()));
+        sums
+    }
+
     /// Creates a table without peers. `single` states whether the endpoint has only one peer. `unexpected_cap` is the
     /// number of bytes of unexpected messages above which a peer is asked to offer messages instead of sending them.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool, unexpected_cap: usize) -> Self {

@@ -18,6 +18,11 @@ impl Outbox {
         self.0.is_empty()
     }
 
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     #[inline]
     pub(super) fn push(&mut self, to: ConnectionId, action: LinkAction) {
         self.0.push_back((to, action));

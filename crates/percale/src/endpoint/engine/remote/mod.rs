@@ -280,6 +280,17 @@ impl RemoteAccesses {
         self.accesses.get(access).is_some_and(|access| access.error.is_some())
     }
 
+    /// Returns the numbers of records (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn remains(&self) -> [(&'static str, usize); 4] {
+        [
+            ("accesses", self.accesses.len()),
+            ("parts of accesses", self.parts.len()),
+            ("long parts", self.long.len()),
+            ("transfers from local regions", self.serves.len()),
+        ]
+    }
+
     /// Returns whether parts of an access have left and have not ended.
     pub(super) fn has_parts_under_way(&self, access: Id<Execution>) -> bool {
         self.accesses.get(access).is_some_and(|access| access.left > 1)

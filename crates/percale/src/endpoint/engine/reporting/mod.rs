@@ -222,6 +222,12 @@ impl Reporting {
         }
     }
 
+    /// Returns the number of results for which room is reserved in the endpoint's own queue (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn reserved(&self) -> usize {
+        self.own.reserved()
+    }
+
     /// Returns whether the endpoint's own queue is empty.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {

@@ -119,6 +119,12 @@ impl TriggeredOperations {
         &self.submissions
     }
 
+    /// Returns the numbers of records (see `remains`).
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn remains(&self) -> [(&'static str, usize); 2] {
+        [("operations that are due", self.due.len()), ("begun operations", self.begun.len())]
+    }
+
     /// Returns whether operations wait, or have waited.
     #[inline]
     pub(super) const fn any(&self) -> bool {
