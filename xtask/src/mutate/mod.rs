@@ -2,8 +2,8 @@
 //!
 //! The lists in `xtask/mutations` name each change by the text that it replaces. All changes are compiled into one copy
 //! of the workspace (`splice`), and the environment selects one when a test runs (`switch.rs`). Each test first runs
-//! once without a change, to find out which functions it calls. A change is then tried with the tests that call its
-//! function, until one of them fails.
+//! once without a change, to find out which places of changes it reaches. A change is then tried with the tests that
+//! reach it, until one of them fails.
 
 mod list;
 mod programs;
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// The number of tests that run at once; the default is the number of processors
     #[arg(long)]
     jobs: Option<usize>,
-    /// Measures again which functions each test calls
+    /// Measures again which changes each test reaches
     #[arg(long)]
     again: bool,
     /// Runs nothing, and shows the results of earlier runs
@@ -56,9 +56,10 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
             state.tests.clear();
         }
         let jobs = arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        trials::observe(place, &tree, &tests, jobs, &mut state)?;
-        let chosen = chosen(&mutations, arguments, &state);
-        trials::try_all(place, &tree, &tests, &chosen, jobs, arguments.seconds, &mut state)?;
+        trials::observe(place, &tree, &mutations, &tests, jobs, &mut state)?;
+        let mut chosen = chosen(&mutations, arguments, &state);
+        chosen.retain(|(number, _)| tree.functions.contains_key(number));
+        trials::try_all(place, &tests, &chosen, jobs, arguments.seconds, &mut state)?;
         tree.apart
     };
     let known: BTreeSet<&String> = mutations.iter().map(|mutation| &mutation.name).collect();

@@ -4,23 +4,23 @@ use super::list::Mutation;
 use super::tree::Tree;
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
-use crate::program::{Program, Stream};
+use crate::program::{Program as Run, Stream};
 use crate::test::{DOUBLE, VERBS};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// A test, which runs in a process of its own.
-#[derive(Clone, Debug)]
-pub(super) struct Test {
+/// A test program.
+#[derive(Debug)]
+pub(super) struct Program {
     /// The step of `cargo xtask test` that runs it.
-    pub(super) step: &'static str,
-    /// The name of its program.
-    pub(super) program: String,
-    pub(super) name: String,
+    step: &'static str,
+    name: String,
     path: PathBuf,
     /// The directory of its package.
     directory: PathBuf,
@@ -28,19 +28,33 @@ pub(super) struct Test {
     double: Option<PathBuf>,
 }
 
-impl Test {
+impl Program {
     pub(super) fn key(&self) -> String {
-        format!("{} {} {}", self.step, self.program, self.name)
+        format!("{} {}", self.step, self.name)
     }
 
-    /// Returns the program that runs only this test.
-    pub(super) fn program(&self) -> Program {
-        let program = Program::new(&self.path).args(["--exact", &self.name, "--test-threads", "1"]);
-        let program = program.within(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
-        match &self.double {
-            Some(double) => program.env("PERCALE_VERBS_LIBRARY", double),
-            None => program,
+    /// Returns the command that runs these tests, two at a time.
+    pub(super) fn command(&self, names: &[&str]) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg("--exact").args(names).args(["--test-threads", "2"]);
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+        if let Some(double) = &self.double {
+            command.env("PERCALE_VERBS_LIBRARY", double);
         }
+        command
+    }
+}
+
+/// A test.
+#[derive(Clone, Debug)]
+pub(super) struct Test {
+    pub(super) program: Arc<Program>,
+    pub(super) name: String,
+}
+
+impl Test {
+    pub(super) fn key(&self) -> String {
+        format!("{} {}", self.program.key(), self.name)
     }
 }
 
@@ -94,7 +108,7 @@ fn compile(
     arguments: &[&str],
     wrong: &mut BTreeMap<usize, String>,
 ) -> Outcome<Vec<Built>> {
-    let cargo = Program::cargo(&tree.root).args(arguments).args(["--message-format", "json"]);
+    let cargo = Run::cargo(&tree.root).args(arguments).args(["--message-format", "json"]);
     let cargo = cargo.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags).env("CARGO_INCREMENTAL", "0");
     let (mut built, mut other, mut said) = (Vec::new(), Vec::new(), Vec::new());
     let status = cargo.limit(BUILD_LIMIT).streams(|stream, line| {
@@ -150,28 +164,19 @@ fn mutations_in(tree: &Tree, message: &Value) -> Vec<usize> {
 fn list(tests: &[Built], models: &[Built], double: &Path) -> Outcome<Vec<Test>> {
     let mut all = Vec::new();
     for (built, step) in tests.iter().map(|built| (built, "tests")).chain(models.iter().map(|built| (built, "loom"))) {
-        let listed =
-            Program::new(&built.path).args(["--list", "--format", "terse"]).within(&built.directory).output()?;
-        let names = listed.success()?.lines().filter_map(|line| line.strip_suffix(": test"));
-        for name in names {
-            let test = |step, double| Test {
-                step,
-                program: built.name.clone(),
-                name: name.to_owned(),
-                path: built.path.clone(),
-                directory: built.directory.clone(),
-                double,
-            };
-            if step == "loom" {
-                if name.contains("loom_") {
-                    all.push(test("loom", None));
-                }
-                continue;
-            }
-            all.push(test("tests", None));
-            if VERBS.iter().any(|part| name.contains(part)) {
-                all.push(test("verbs", Some(double.to_owned())));
-            }
+        let listed = Run::new(&built.path).args(["--list", "--format", "terse"]).within(&built.directory).output()?;
+        let names: Vec<&str> = listed.success()?.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+        let mut add = |step, double: Option<&Path>, is_wanted: &dyn Fn(&str) -> bool| {
+            let (name, path, directory) = (built.name.clone(), built.path.clone(), built.directory.clone());
+            let program = Arc::new(Program { step, name, path, directory, double: double.map(Path::to_owned) });
+            let wanted = names.iter().filter(|name| is_wanted(name));
+            all.extend(wanted.map(|&name| Test { program: Arc::clone(&program), name: name.to_owned() }));
+        };
+        if step == "loom" {
+            add(step, None, &|name| name.contains("loom_"));
+        } else {
+            add(step, None, &|_| true);
+            add("verbs", Some(double), &|name| VERBS.iter().any(|part| name.contains(part)));
         }
     }
     Ok(all)

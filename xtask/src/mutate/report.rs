@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
                 (Some(why), _) => (RowState::Equivalent, why.clone()),
                 (None, Some(Verdict::Noticed { by, ended: true, .. })) => (RowState::Noticed, by.clone()),
                 (None, Some(Verdict::Noticed { by, .. })) => (RowState::Noticed, format!("{by} (does not end)")),
-                (None, Some(Verdict::Survived { tried, of, .. })) => {
+                (None, Some(Verdict::Survived { tried, of })) => {
                     (RowState::Survived, format!("NOT NOTICED by {tried} of {of} tests"))
                 }
                 (None, None) => {

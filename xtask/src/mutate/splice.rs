@@ -6,7 +6,7 @@
 //! fn f() { if percale_mutation::is_on(7) { mutated } else { original } }
 //! ```
 //!
-//! So one build contains all mutations, and each test program runs with any of them. A constant function becomes an
+//! In the original, the block with the mutated text records that it was reached. So one build contains all mutations, and each test program runs with any of them. A constant function becomes an
 //! ordinary one.
 
 use super::list::Mutation;
@@ -51,6 +51,23 @@ struct Changed<'a> {
     function: &'a Function,
     /// The mutated bodies, with the numbers of the mutations.
     forms: Vec<(usize, String)>,
+    /// The start of the block that contains each mutation, in the original.
+    blocks: Vec<(usize, usize)>,
+}
+
+/// Collects the blocks of a source.
+#[derive(Default)]
+struct Blocks(Vec<Range<usize>>);
+
+impl<'a> Visit<'a> for Blocks {
+    fn visit_block(&mut self, block: &'a syn::Block) {
+        let braces = block.brace_token.span;
+        self.0.push(braces.open().byte_range().end..braces.close().byte_range().end);
+        syn::visit::visit_block(self, block);
+    }
+
+    /// A constant block calls no functions.
+    fn visit_expr_const(&mut self, _: &'a syn::ExprConst) {}
 }
 
 /// Collects the functions of a source.
@@ -96,6 +113,8 @@ pub(super) fn splice(file: &str, text: &str, mutations: &[(usize, &Mutation)]) -
     let parsed = syn::parse_file(text).map_err(Failure::during(format!("parsing {file}")))?;
     let mut functions = Functions::default();
     functions.visit_file(&parsed);
+    let mut blocks = Blocks::default();
+    blocks.visit_file(&parsed);
     let mut apart = Vec::new();
     // The functions with mutations, by the positions of their bodies.
     let mut changed: BTreeMap<usize, Changed<'_>> = BTreeMap::new();
@@ -124,11 +143,15 @@ pub(super) fn splice(file: &str, text: &str, mutations: &[(usize, &Mutation)]) -
             continue;
         }
         named.insert(number, format!("{file}: {}", function.name));
-        let entry = changed.entry(function.body.start).or_insert_with(|| Changed { function, forms: Vec::new() });
+        let around = blocks.0.iter().filter(|block| block.start <= place.start && place.end <= block.end);
+        let block = around.map(|block| block.start).max().unwrap_or(function.body.start + 1);
+        let new = || Changed { function, forms: Vec::new(), blocks: Vec::new() };
+        let entry = changed.entry(function.body.start).or_insert_with(new);
         entry.forms.push((number, body));
+        entry.blocks.push((block, number));
     }
     let (mut written, mut bodies, mut end) = (String::new(), Vec::new(), 0);
-    for (start, Changed { function, forms }) in changed {
+    for (start, Changed { function, forms, mut blocks }) in changed {
         if let Some(keyword) = &function.keyword {
             written += &text[end..keyword.start];
             end = keyword.end;
@@ -141,7 +164,14 @@ pub(super) fn splice(file: &str, text: &str, mutations: &[(usize, &Mutation)]) -
             written += &body;
             written += " else ";
         }
-        written += &text[function.body.clone()];
+        blocks.sort_unstable();
+        end = function.body.start;
+        for (block, number) in blocks {
+            written += &text[end..block];
+            written += &format!(" ::percale_mutation::reach({number});");
+            end = block;
+        }
+        written += &text[end..function.body.end];
         written += " }";
         end = function.body.end;
     }
@@ -173,8 +203,8 @@ mod tests {
         let (three, four) = (mutation("3", "12", "13"), mutation("4", "9", "8"));
         let spliced = splice("a.rs", text, &[(0, &one), (1, &two), (2, &three), (3, &four)]).unwrap();
         let expected = "fn a(x: u8) -> bool { if ::percale_mutation::is_on(0) { x <= 3 && x != 1 } \
-                        else if ::percale_mutation::is_on(1) { x < 3 } else { x < 3 && x != 1 } }\n\
-                        fn b() {}\n fn c() -> u8 { if ::percale_mutation::is_on(2) { 13 } else { 12 } }\nconst D: u8 = 9;\n";
+                        else if ::percale_mutation::is_on(1) { x < 3 } else { ::percale_mutation::reach(0); ::percale_mutation::reach(1); x < 3 && x != 1 } }\n\
+                        fn b() {}\n fn c() -> u8 { if ::percale_mutation::is_on(2) { 13 } else { ::percale_mutation::reach(2); 12 } }\nconst D: u8 = 9;\n";
         assert_eq!(spliced.text, expected);
         let bodies: Vec<&str> = spliced.bodies.iter().map(|(range, _)| &spliced.text[range.clone()]).collect();
         assert_eq!(bodies, ["{ x <= 3 && x != 1 }", "{ x < 3 }", "{ 13 }"]);

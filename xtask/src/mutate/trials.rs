@@ -1,14 +1,15 @@
-//! Runs tests: first each test once, to find out which functions it calls and how long it takes, and then the tests
-//! that call a mutated function, with the mutation.
+//! Runs tests: first each test once, to find out which places of mutations it reaches and how long it takes, and then
+//! the tests that reach a mutation, with the mutation.
 
 use super::list::Mutation;
-use super::programs::Test;
+use super::programs::{Program, Test};
 use super::tree::Tree;
 use crate::failure::Outcome;
 use crate::place::Repository;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -19,26 +20,32 @@ use std::time::{Duration, Instant};
 /// The time limit of a test without a mutation.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A test with a mutation has this many times its usual time, and [`SPARE`].
+/// Tests with a mutation have this many times their usual time, and [`SPARE`].
 const TIMES: u32 = 4;
 const SPARE: Duration = Duration::from_secs(15);
 
-/// The calls and the duration of one test.
+/// A test that takes more seconds than this is long: it runs alone, after the others.
+const LONG: f64 = 2.0;
+
+/// The number of tests that are tried first. Each next group has twice as many.
+const FIRST: usize = 8;
+
+/// What one test reaches, and its duration.
 #[derive(Serialize, Deserialize, Clone, Default)]
 pub(super) struct Reach {
     pub(super) seconds: f64,
     pub(super) passed: bool,
-    /// The called functions that have mutations.
-    pub(super) functions: BTreeSet<String>,
+    /// The names of the mutations with places that the test reaches.
+    pub(super) mutations: BTreeSet<String>,
 }
 
 /// The state of one mutation.
 #[derive(Serialize, Deserialize, Clone)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {
-    /// A test failed or exceeded its limit. The number of tests that were run, and whether the test ended in time.
-    Noticed { by: String, tried: usize, ended: bool },
-    /// No test failed: the number of tests that were run, and of those that call the function.
+    /// A test failed or exceeded its limit: the test, and whether it ended in time.
+    Noticed { by: String, ended: bool },
+    /// No test failed: the number of tests that were run, and of those that reach the mutation.
     Survived { tried: usize, of: usize },
 }
 
@@ -46,8 +53,8 @@ pub(super) enum Verdict {
 #[derive(Serialize, Deserialize, Default)]
 pub(super) struct State {
     pub(super) tests: BTreeMap<String, Reach>,
-    /// The functions that were observed.
-    pub(super) functions: BTreeSet<String>,
+    /// The mutations with places that were observed.
+    pub(super) observed: BTreeSet<String>,
     pub(super) verdicts: BTreeMap<String, Verdict>,
 }
 
@@ -78,24 +85,35 @@ fn in_parallel<T: Sync>(jobs: usize, items: &[T], each: impl Fn(usize, &T) + Syn
     });
 }
 
-/// The end of one run of a test.
-#[derive(PartialEq, Eq, Clone, Copy)]
+/// The end of one run of some tests of a program.
 enum Ending {
     Passed,
-    Failed,
+    /// The name of the first test that failed, if the program lived to print it.
+    Failed(Option<String>),
     TooLate,
 }
 
-fn run(test: &Test, limit: Duration, set: &[(&str, &str)]) -> Ending {
-    let mut command = test.program().into_command();
+fn run(program: &Program, names: &[&str], limit: Duration, set: &[(&str, &str)]) -> Ending {
+    let Ok((mut reader, writer)) = std::io::pipe() else { return Ending::Failed(None) };
+    let mut command = program.command(names);
     command.envs(set.iter().copied()).env("RUST_BACKTRACE", "0");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return Ending::Failed };
+    command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return Ending::Failed(None) };
+    drop(command);
     let start = Instant::now();
+    // The pipe may outlive the program, in a child that a test left behind, so it is read by a thread of its own.
+    let printed = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let shared = std::sync::Arc::clone(&printed);
+    thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(read @ 1..) = reader.read(&mut piece) {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&piece[..read]);
+        }
+    });
     let mut pause = Duration::from_millis(1);
-    loop {
+    let status = loop {
         if let Ok(Some(status)) = child.try_wait() {
-            return if status.success() { Ending::Passed } else { Ending::Failed };
+            break status;
         }
         if start.elapsed() > limit {
             crate::processes::end_with_children(child.id());
@@ -104,55 +122,72 @@ fn run(test: &Test, limit: Duration, set: &[(&str, &str)]) -> Ending {
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
+    };
+    if status.success() {
+        return Ending::Passed;
     }
+    let printed = printed.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = String::from_utf8_lossy(&printed);
+    let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    Ending::Failed(failed.map(str::to_owned))
 }
 
 /// Runs each test once that is not known yet, or that failed.
-pub(super) fn observe(place: &Repository, tree: &Tree, tests: &[Test], jobs: usize, state: &mut State) -> Outcome {
-    let functions: BTreeSet<String> = tree.functions.values().cloned().collect();
-    if !functions.is_subset(&state.functions) {
+pub(super) fn observe(
+    place: &Repository,
+    tree: &Tree,
+    mutations: &[Mutation],
+    tests: &[Test],
+    jobs: usize,
+    state: &mut State,
+) -> Outcome {
+    let named: Vec<(usize, &str)> =
+        tree.functions.keys().map(|&number| (number, mutations[number].name.as_str())).collect();
+    let names: BTreeSet<String> = named.iter().map(|(_, name)| (*name).to_owned()).collect();
+    if !names.is_subset(&state.observed) {
         state.tests.clear();
     }
-    state.functions = functions;
-    let unknown: Vec<&Test> =
-        tests.iter().filter(|test| !state.tests.get(&test.key()).is_some_and(|reach| reach.passed)).collect();
+    state.observed = names;
+    let is_known = |test: &Test| state.tests.get(&test.key()).is_some_and(|reach| reach.passed);
+    let unknown: Vec<&Test> = tests.iter().filter(|test| !is_known(test)).collect();
     if unknown.is_empty() {
         return Ok(());
     }
-    println!("running {} tests, each once, to find out which functions they call", unknown.len());
+    println!("running {} tests, each once, to find out which places of mutations they reach", unknown.len());
     let directory = place.target.join("mutate");
     let (found, start, count) = (Mutex::new(&mut state.tests), Instant::now(), unknown.len());
+    let done = AtomicUsize::new(0);
     in_parallel(jobs, &unknown, |job, test| {
-        let reach = observed(tree, test, &directory.join(format!("calls-{job}")));
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        let reach = observed(&named, test, &directory.join(format!("reached-{job}")));
         if !reach.passed {
             println!("  {} fails without a mutation; it is left out", test.key());
         }
-        found.insert(test.key(), reach);
-        if found.len().is_multiple_of(200) {
-            println!("  {} of {count} in {:.0} s", found.len(), start.elapsed().as_secs_f64());
+        found.lock().unwrap_or_else(PoisonError::into_inner).insert(test.key(), reach);
+        let done = done.fetch_add(1, Relaxed) + 1;
+        if done.is_multiple_of(200) {
+            println!("  {done} of {count} in {:.0} s", start.elapsed().as_secs_f64());
         }
     });
     state.save(place)
 }
 
-fn observed(tree: &Tree, test: &Test, calls: &Path) -> Reach {
-    let last = tree.functions.keys().max().copied().unwrap_or_default();
-    if fs::write(calls, vec![0; last + 1]).is_err() {
+fn observed(named: &[(usize, &str)], test: &Test, file: &Path) -> Reach {
+    let last = named.last().map_or(0, |(number, _)| *number);
+    if fs::write(file, vec![0; last + 1]).is_err() {
         return Reach::default();
     }
     let start = Instant::now();
-    let ending = run(test, LIMIT, &[("PERCALE_MUTATION_CALLS", &calls.to_string_lossy())]);
+    let set = [("PERCALE_MUTATION_REACHED", &*file.to_string_lossy())];
+    let passed = matches!(run(&test.program, &[&test.name], LIMIT, &set), Ending::Passed);
     let seconds = start.elapsed().as_secs_f64();
-    let called = fs::read(calls).unwrap_or_default();
-    let functions = tree.functions.iter().filter(|(number, _)| called.get(**number) == Some(&1));
-    Reach { seconds, passed: ending == Ending::Passed, functions: functions.map(|(_, name)| name.clone()).collect() }
+    let reached = fs::read(file).unwrap_or_default();
+    let mutations = named.iter().filter(|(number, _)| reached.get(*number) == Some(&1));
+    Reach { seconds, passed, mutations: mutations.map(|(_, name)| (*name).to_owned()).collect() }
 }
 
-/// Runs the tests that call each mutated function, until one fails, and prints a line for each mutation.
+/// Runs the tests that reach each mutation, until one fails, and prints a line for each mutation.
 pub(super) fn try_all(
     place: &Repository,
-    tree: &Tree,
     tests: &[Test],
     chosen: &[(usize, &Mutation)],
     jobs: usize,
@@ -162,12 +197,11 @@ pub(super) fn try_all(
     let (reached, done) = (state.tests.clone(), AtomicUsize::new(0));
     let state = Mutex::new(state);
     in_parallel(jobs, chosen, |_, &(number, mutation)| {
-        let Some(function) = tree.functions.get(&number) else { return };
-        let verdict = tried(number, function, tests, &reached, seconds);
+        let verdict = tried(number, &mutation.name, tests, &reached, seconds);
         let count = done.fetch_add(1, Relaxed) + 1;
         let text = match &verdict {
-            Verdict::Noticed { by, tried, .. } => format!("noticed by {by} (test {tried})"),
-            Verdict::Survived { tried, of, .. } => format!("NOT NOTICED by {tried} of {of} tests"),
+            Verdict::Noticed { by, .. } => format!("noticed by {by}"),
+            Verdict::Survived { tried, of } => format!("NOT NOTICED by {tried} of {of} tests"),
         };
         println!("  {count:>4}/{} {} {text}", chosen.len(), mutation.name);
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,25 +215,53 @@ pub(super) fn try_all(
     state.into_inner().unwrap_or_else(PoisonError::into_inner).save(place)
 }
 
-fn tried(number: usize, function: &str, tests: &[Test], reached: &BTreeMap<String, Reach>, seconds: f64) -> Verdict {
-    let mut calling: Vec<(&Test, &Reach)> = tests
-        .iter()
-        .filter_map(|test| Some((test, reached.get(&test.key())?)))
-        .filter(|(_, reach)| reach.passed && reach.functions.contains(function))
-        .collect();
-    // Tests that call few mutated functions examine those more closely. Long tests come last.
-    calling.sort_by_key(|(_, reach)| ((reach.seconds / 2.0).floor() as u64, reach.functions.len()));
-    let (start, of, number) = (Instant::now(), calling.len(), number.to_string());
-    for (index, (test, reach)) in calling.iter().enumerate() {
+fn tried(number: usize, name: &str, tests: &[Test], reached: &BTreeMap<String, Reach>, seconds: f64) -> Verdict {
+    let known = tests.iter().filter_map(|test| Some((test, reached.get(&test.key())?)));
+    let mut reaching: Vec<(&Test, &Reach)> =
+        known.filter(|(_, reach)| reach.passed && reach.mutations.contains(name)).collect();
+    // Tests that reach few mutations examine those more closely. Long tests come last.
+    reaching.sort_by_key(|(_, reach)| ((reach.seconds / LONG).floor() as u64, reach.mutations.len()));
+    let (start, of, number) = (Instant::now(), reaching.len(), number.to_string());
+    let (mut tried, mut size) = (0, FIRST);
+    while tried < of {
         if start.elapsed().as_secs_f64() > seconds {
-            return Verdict::Survived { tried: index, of };
+            return Verdict::Survived { tried, of };
         }
-        let limit = Duration::from_secs_f64(reach.seconds) * TIMES + SPARE;
-        let ending = run(test, limit, &[("PERCALE_MUTATION", &number)]);
-        // A test may also fail by chance.
-        if ending != Ending::Passed && run(test, limit, &[]) == Ending::Passed {
-            return Verdict::Noticed { by: test.key(), tried: index + 1, ended: ending == Ending::Failed };
+        let rest = &reaching[tried..];
+        let short = rest.iter().take(size).take_while(|(_, reach)| reach.seconds < LONG).count();
+        let group = &rest[..short.max(1)];
+        if let Some(verdict) = noticed_by(group, &number) {
+            return verdict;
         }
+        (tried, size) = (tried + group.len(), size * 2);
     }
-    Verdict::Survived { tried: of, of }
+    Verdict::Survived { tried, of }
+}
+
+/// Runs these tests with a mutation, those of one program together.
+fn noticed_by(group: &[(&Test, &Reach)], number: &str) -> Option<Verdict> {
+    let mut programs: BTreeMap<String, Vec<(&Test, &Reach)>> = BTreeMap::new();
+    for &(test, reach) in group {
+        programs.entry(test.program.key()).or_default().push((test, reach));
+    }
+    programs.values().find_map(|tests| {
+        let program = &tests[0].0.program;
+        let names: Vec<&str> = tests.iter().map(|(test, _)| test.name.as_str()).collect();
+        let usual: f64 = tests.iter().map(|(_, reach)| reach.seconds).sum();
+        let limit = Duration::from_secs_f64(usual) * TIMES + SPARE;
+        let (failed, ended) = match run(program, &names, limit, &[("PERCALE_MUTATION", number)]) {
+            Ending::Passed => return None,
+            Ending::Failed(failed) => (failed, true),
+            Ending::TooLate => (None, false),
+        };
+        let failed: Vec<&str> =
+            names.iter().copied().filter(|name| failed.as_deref().is_none_or(|one| one == *name)).collect();
+        // A test may also fail by chance.
+        let by_chance = !matches!(run(program, &failed, limit, &[]), Ending::Passed);
+        let by = match failed[..] {
+            [one] => format!("{} {one}", program.key()),
+            _ => format!("{} {} or another of {} tests", program.key(), failed.first()?, failed.len()),
+        };
+        (!by_chance).then_some(Verdict::Noticed { by, ended })
+    })
 }
