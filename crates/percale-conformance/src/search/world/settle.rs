@@ -264,7 +264,8 @@ impl World {
             let ports: Vec<_> = (0..self.seats.len()).filter_map(|place| self.port(place)).collect();
             let remains: Vec<_> =
                 ports.iter().flat_map(|(_, port)| on!(*port, endpoint => endpoint.remains())).collect();
-            if remains.is_empty() {
+            // A message whose loss was possible may have arrived after all, when receives were no longer posted.
+            if remains.is_empty() || remains.iter().any(|(name, _)| *name == "held messages") {
                 return Ok(());
             }
             rounds += 1;
