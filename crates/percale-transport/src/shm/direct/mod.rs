@@ -188,7 +188,8 @@ impl Direct {
                 (Some(keys), Some(grantee)) => {
                     AssistedAccess::of(head, payload, (keys, self.via), grantee, link.cma, link.arenas)?
                 }
-                _ => None,
+                // Only a peer to which a region was granted makes direct accesses.
+                _ => return Err("a request for help without a grant"),
             };
             return Ok(());
         }
