@@ -131,6 +131,13 @@ impl Direct {
         self.assisted.take().filter(|assisted| !assisted.has_released(pair, side))
     }
 
+    /// Writes to an entry of the key page that this side shares with its peer. Returns whether there is a page.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn forge_entry(&self, entry: u32, generation: u64) -> bool {
+        let grantee = self.target.as_ref().and_then(|target| target.grantee.as_ref());
+        grantee.is_some_and(|grantee| grantee.forge_entry(entry, generation))
+    }
+
     /// Returns the peer's process.
     pub(super) const fn process(&self) -> Option<&Arc<PeerProcess>> {
         self.process.as_ref()
