@@ -90,6 +90,9 @@ impl Pulls {
             self.remove(head.id);
             return Ok(Data::Ended((head.id, Err(error))));
         }
+        if head.flags.contains(Flags::DATA) {
+            return Err(Broken::Protocol("data with an error code".into()));
+        }
         let rest = pull.wanted.saturating_sub(pull.received);
         if head.tag != pull.received || u64::from(head.len) > rest || (head.len == 0 && rest != 0) {
             return Err(Broken::Protocol(format!(

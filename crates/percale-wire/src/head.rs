@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// An untagged message with its payload.
+    /// An untagged message with its payload. `tag` is not read.
     #[default]
     Message = 1,
     /// A tagged message with its payload.
@@ -293,6 +293,27 @@ pub struct Offer {
     pub pieces: U32,
     /// The offset of the first byte in that arena.
     pub offset: U64,
+}
+
+impl Offer {
+    /// Checks that the fields fit together. `longest` is the length of the longest payload that can be offered, and
+    /// `pieces` the largest number of segments.
+    ///
+    /// # Errors
+    /// A description of the defect.
+    pub fn check(&self, longest: u64, pieces: u32) -> Result<(), &'static str> {
+        if self.len.get() > longest {
+            return Err("an offer of more bytes than a message may have");
+        }
+        if self.pieces.get() > pieces {
+            return Err("an offer with too many pieces");
+        }
+        let located = self.address.get() != 0 || self.arena.get() != 0;
+        if (located && self.pieces.get() != 1) || (self.offset.get() != 0 && self.arena.get() == 0) {
+            return Err("an offer with an invalid location");
+        }
+        Ok(())
+    }
 }
 
 /// The payload of a [`FrameKind::Read`].

@@ -279,6 +279,10 @@ impl Hello {
     /// If a field has an invalid value.
     pub fn from_bytes(bytes: &HelloBytes) -> Result<Self, Malformed> {
         let flags = bytes.prefix.check()?;
+        let names_a_call = flags.intersects(HelloFlags::RESET | HelloFlags::PROBE);
+        if flags.contains(HelloFlags::RESET | HelloFlags::PROBE) || (bytes.reset != Token::default() && !names_a_call) {
+            return Err(Malformed::Field("the hello names a connection without a purpose"));
+        }
         let (address, called) = (bytes.address.parse()?, bytes.called.parse()?);
         Ok(Self {
             flags,

@@ -20,18 +20,25 @@ proptest! {
         flags in 0u32..64, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(), called in address(),
         contexts: [u16; 2], incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
     ) {
+        let flags = HelloFlags::from_bits_retain(flags);
+        let names_a_call = flags.intersects(HelloFlags::RESET | HelloFlags::PROBE);
         let hello = Hello {
-            flags: HelloFlags::from_bits_retain(flags),
+            flags,
             place: HostIdentity { boot, namespace, user },
             address,
             called,
             context: contexts[0],
             wanted: contexts[1],
             incarnation: Incarnation(incarnation),
-            reset,
+            reset: if names_a_call { reset } else { [0; 16] },
             nonce,
         };
-        prop_assert_eq!(Hello::from_bytes(&hello.to_bytes()), Ok(hello));
+        let read = Hello::from_bytes(&hello.to_bytes());
+        if flags.contains(HelloFlags::RESET | HelloFlags::PROBE) {
+            prop_assert!(read.is_err());
+        } else {
+            prop_assert_eq!(read, Ok(hello));
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 pub mod address;
 pub mod contexts;
 pub mod control;
+pub mod form;
 pub mod head;
 pub mod hello;
 pub mod join;

@@ -87,7 +87,8 @@ impl MeetingAnswer {
     #[must_use]
     #[inline]
     pub fn outcome(&self) -> Option<(RefusalReason, u32)> {
-        let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
+        let reserved = self.reserved == [0; 3] && self.reserved_too.get() == 0 && self.half.reserved.get() == 0;
+        let sound = self.magic == MEETING && reserved;
         if sound { Some((RefusalReason::from_u8(self.why)?, self.errno.get())) } else { None }
     }
 }

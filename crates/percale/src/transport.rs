@@ -30,12 +30,12 @@ pub(crate) mod loopback {
 }
 
 pub(crate) mod shm {
-    #[cfg(all(test, not(loom)))]
-    pub(crate) use percale_transport::shm::SetUpError;
     pub(crate) use percale_transport::shm::{
         ASSISTED, DirectError, Doorbell, DrainingLink, GrantIndex, LongAccess, Lookup, PeekResult, ShmLink,
         ShmLinkParts, WakeMethod,
     };
+    #[cfg(all(test, not(loom)))]
+    pub(crate) use percale_transport::shm::{DOORBELL_BITS, DOORBELL_BYTES, ForgedLine, PAIR_BYTES, SetUpError};
 }
 
 #[cfg(any(test, feature = "sim"))]

@@ -505,6 +505,27 @@ impl PeerDoorbell {
     }
 }
 
+/// Changes that a misbehaving peer makes.
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+impl PeerDoorbell {
+    /// Writes to the word at this offset of the page.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn overwrite(&self, offset: usize, value: u32) {
+        assert!(offset.is_multiple_of(4) && offset < DOORBELL_BYTES, "the page has no such word");
+        let word = self.mapped.mapping.as_ptr().wrapping_add(offset).cast::<AtomicU32>();
+        // SAFETY: the word lies in the mapping, which lives as long as `self`, and is aligned. All processes access the
+        // page as atomics.
+        unsafe { &*word }.store(value, Ordering::SeqCst);
+    }
+
+    /// Returns the event descriptor.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.mapped.event.as_fd()
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 #[path = "doorbell_tests.rs"]
 mod tests;

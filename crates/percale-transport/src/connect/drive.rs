@@ -462,6 +462,7 @@ impl Reactor {
         if matches!(&setup.side, SetupRole::Initiator(attempt) if attempt.asks) {
             return Some(self.handle_query_answer(setup, peer, &verdict, &knowledge));
         }
+        let both = setup.both();
         let reply = arbiter::verdict(&knowledge, peer, &verdict, (setup.remote, setup.ours.wanted));
         let SetupRole::Initiator(attempt) = &mut setup.side else { return Some(SetupOutcome::Drop) };
         match reply {
@@ -482,15 +483,21 @@ impl Reactor {
             VerdictDecision::Fail(error) => return Some(SetupOutcome::Fail(error)),
             VerdictDecision::Claim => {}
         }
-        attempt.claimed = true;
+        let needed = match verdict.ruling {
+            Ruling::Shm => HelloFlags::SHM,
+            Ruling::Verbs => HelloFlags::VERBS,
+            _ => HelloFlags::TCP,
+        };
+        attempt.claimed = both.contains(needed);
+        if !both.contains(needed) {
+            let why = "the peer chose a transport that is not allowed";
+            return Some(SetupOutcome::Fail(ConnectError::Protocol(why.into())));
+        }
         (setup.token, setup.ruling, setup.why) = (verdict.token, verdict.ruling, verdict.why);
         match verdict.ruling {
             Ruling::Verbs => {
                 self.make_pair(id, setup);
                 None
-            }
-            Ruling::Tcp if !setup.ours.flags.contains(HelloFlags::TCP) => {
-                Some(SetupOutcome::Fail(ConnectError::NoTransport(verdict.why.to_string())))
             }
             Ruling::Tcp => Some(commit(setup, ConnectionChoice::Tcp, verdict.why, 0)),
             _ => Some(self.call_meeting(id, setup, &peer, verdict.token)),

@@ -264,6 +264,9 @@ impl Handshake {
                 return Err(if lacks { ConnectError::Descriptors { peer: true } } else { ConnectError::Authorization });
             }
         }
+        if self.key.is_none() && bytes.mac != [0; 32] {
+            return Err(Malformed::Field("the verdict has a proof although no key is used").into());
+        }
         let hello = Hello::from_bytes(&theirs)?;
         if self.key.is_some() && !theirs.same_call(&self.ours) {
             return Err(ConnectError::Relayed(hello.called));

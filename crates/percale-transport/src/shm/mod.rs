@@ -37,6 +37,8 @@ mod transfer;
 
 #[cfg(any(test, fuzzing))]
 mod fuzz;
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+mod hostile;
 
 pub use crate::local_memory::doorbell::{DOORBELL_BITS, DOORBELL_BYTES, Doorbell, WakeMethod};
 pub use connection_end::ConnectionEnd;
@@ -49,3 +51,6 @@ pub use link::ShmLink;
 pub use pair::Mappings;
 pub use pair::{PAIR_BYTES, pair_memory};
 pub use parts::{SetUpError, ShmLinkParts};
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+#[doc(hidden)]
+pub use {pair::SharedWord, ring::ForgedLine};

@@ -10,6 +10,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+mod words;
+
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+pub use self::words::SharedWord;
 use super::ring::{Area, ConsumerProgress, LINE, RingLine};
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::local_memory::mapping::{Mapping, back, sealed_memfd};

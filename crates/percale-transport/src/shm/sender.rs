@@ -312,6 +312,20 @@ impl RingSender {
     }
 }
 
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+impl RingSender {
+    /// Writes a line with arbitrary content.
+    pub(super) fn forge(&mut self, line: &super::ring::ForgedLine, back: u64) {
+        self.tx.forge(line, back);
+        self.wake_peer();
+    }
+
+    /// Returns the peer's doorbell.
+    pub(super) const fn doorbell(&self) -> &PeerDoorbell {
+        &self.doorbell
+    }
+}
+
 /// The reason why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendError {

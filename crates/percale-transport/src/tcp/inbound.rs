@@ -5,8 +5,8 @@
 //! received directly into the destination, and the bytes that follow it are received into a small part of the scratch.
 //! Between two calls only the start of a short frame is kept ([`CARRY_BYTES`], inline).
 //!
-//! Everything is checked before it is used: a head by its check word, its length by the limit of its kind, and `Data`
-//! by the table of pulls. After an error no more frames are read, because the frame boundaries are lost.
+//! Everything is checked before it is used: a head by its check word and by the form of its kind, and `Data` by the
+//! table of pulls. After an error no more frames are read, because the frame boundaries are lost.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -15,22 +15,18 @@ use zerocopy::FromBytes;
 
 use super::buffers::SCRATCH_BYTES;
 use super::socket::{Stream, broken};
-use super::{DATA_LIMIT, TcpLink};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::stream::{Data, Pulls};
-use crate::wire::control::CONTROL_BYTES;
-use crate::wire::head::{FrameKind, HEAD_BYTES, Head, HeadBytes, RMA_EAGER};
+use crate::wire::form::{FormError, STREAM};
+use crate::wire::head::{FrameKind, HEAD_BYTES, Head, HeadBytes};
 use crate::{Broken, ConnectionId, Sink};
 
-/// The longest payload of an atomic operation or of an answer: the data and its parameters.
-const ACCESS_LIMIT: usize = RMA_EAGER + 64;
-
-/// The longest payload of any other frame that is neither a message nor data.
-const CONTROL_LIMIT: usize = 64;
+/// The length of a payload that always reaches the sink whole. The payloads of most kinds are not longer.
+const WHOLE_LIMIT: usize = 64;
 
 /// The longest frame that always reaches the sink whole. The start of such a frame is kept until the rest arrives.
-const CARRY_BYTES: usize = HEAD_BYTES + CONTROL_LIMIT;
+const CARRY_BYTES: usize = HEAD_BYTES + WHOLE_LIMIT;
 
 /// The number of bytes that are received behind a long payload. It is enough for the heads that usually follow, and
 /// includes only a small part of the next long payload, because that part has to be copied.
@@ -290,6 +286,12 @@ impl Body {
     }
 }
 
+/// Returns the error for a frame with an invalid form.
+#[cold]
+fn invalid(head: &Head, defect: FormError) -> Broken {
+    Broken::Protocol(format!("{defect} (kind {}, {} payload bytes)", head.kind as u8, head.len))
+}
+
 /// Parses and checks the head at the start of `bytes`. Returns `None` if it is not complete.
 #[inline(always)]
 fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
@@ -297,18 +299,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     let Some(head) = Head::from_bytes(&head) else {
         return Err(Broken::Protocol("invalid frame header".into()));
     };
-    let limit = match head.kind {
-        FrameKind::Message | FrameKind::Tagged | FrameKind::Collective | FrameKind::Write => TcpLink::EAGER_LIMIT,
-        FrameKind::Data => DATA_LIMIT,
-        FrameKind::ReadData | FrameKind::Atomic => ACCESS_LIMIT,
-        FrameKind::Transport | FrameKind::Resolve | FrameKind::Resolved | FrameKind::Assist => {
-            return Err(Broken::Protocol("invalid frame kind for TCP".into()));
-        }
-        FrameKind::Control => CONTROL_BYTES,
-        _ => CONTROL_LIMIT,
-    };
-    if head.len as usize > limit {
-        return Err(Broken::Protocol(format!("{} payload bytes in a {:?} frame, over {limit}", head.len, head.kind)));
+    if let Err(defect) = head.check(&STREAM) {
+        return Err(invalid(&head, defect));
     }
     Ok(Some((head, rest)))
 }

@@ -41,10 +41,11 @@ use super::{Broken, ConnectionId, Link, Refused, Sink};
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::lease::Lease;
 use crate::system::process_socket::ProcessSocket;
+use crate::wire::form::{STREAM_DATA, STREAM_EAGER};
 use crate::wire::head::{FrameKind, Head, Offer};
 
 /// The longest payload of one `Data` frame. Other frames may be sent between two of them.
-const DATA_LIMIT: usize = 256 << 10;
+const DATA_LIMIT: usize = STREAM_DATA;
 
 /// The options of a link's socket.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +87,7 @@ impl<S> StreamLink<S> {
     /// The longest payload that is sent eagerly with its message. It is about the size of a socket's buffers. For
     /// longer payloads the round trip of an offer and its pull costs little, and only the kernel copies, even if the
     /// receive is posted late.
-    pub(crate) const EAGER_LIMIT: usize = 512 << 10;
+    pub(crate) const EAGER_LIMIT: usize = STREAM_EAGER;
 
     /// Creates a link over a connected stream.
     pub(super) fn of(stream: S) -> Self {

@@ -105,7 +105,8 @@ fn target_revoked_after_any_byte_keeps_the_stream_in_step() {
 /// Requirements: MR-069.
 #[test]
 fn revoked_write_target_fails_no_pull() {
-    let write = Head { kind: FrameKind::Write, flags: Flags::ID, len: LEN as u32, tag: 5, data: 6, id: 7 };
+    let flags = Flags::DATA | Flags::ID;
+    let write = Head { kind: FrameKind::Write, flags, len: LEN as u32, tag: 5, data: 6, id: 7 };
     let data = Head { kind: FrameKind::Data, flags: Flags::ID, len: 900, tag: 0, data: 0, id: 1 };
     let bytes = stream(&[(write, LEN), (data, 900)]);
     for cut in [200, 1_000, LEN] {

@@ -184,7 +184,7 @@ impl DomainBuilder {
     }
 
     /// Sets how many bytes of one peer's unexpected messages are kept. Beyond that the peer has to offer messages
-    /// instead of sending them, and waits for receives. A message counts as its length plus 256 bytes. The limit
+    /// instead of sending them, and waits for receives. A message counts as its length plus 384 bytes. The limit
     /// applies to each peer separately. Default: 64 MiB.
     pub const fn unexpected_cap(mut self, bytes: usize) -> Self {
         self.settings.unexpected_cap = bytes;

@@ -29,6 +29,7 @@ use crate::region::{Access, AccessOrigin, Keys};
 use crate::shm::pair::{Claims, PairMemory};
 use crate::shm::sync::Ordering;
 use crate::shm::transfer::{Arenas, Cma, CopyFailure, ReportedLocation, TransferRoute};
+use crate::wire::form::ASSIST_BYTES;
 use crate::wire::head::{Flags, FrameKind, Head};
 
 /// Accesses longer than this request help, because only then is the message to the target worth its cost.
@@ -64,6 +65,8 @@ struct AssistRequest {
     /// case the target does not help.
     generation: U64,
 }
+
+const _: () = assert!(size_of::<AssistRequest>() == ASSIST_BYTES);
 
 const fn word(number: u32, count: u32) -> u64 {
     (number as u64) << 32 | count as u64
@@ -220,6 +223,9 @@ impl AssistedAccess {
     ) -> Result<Option<Self>, &'static str> {
         let request = payload.read::<AssistRequest>(0).ok_or("a request for help that is too short")?;
         let (len, writes) = (request.len.get(), request.writes.get() != 0);
+        if request.writes.get() > 1 {
+            return Err("a malformed request for help");
+        }
         let wanted = if writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         let Ok(region) = keys.find(head.data, via) else { return Ok(None) };
         if grantee.generation_of(&region) != Some(request.generation.get()) {

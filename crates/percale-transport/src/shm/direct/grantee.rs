@@ -121,6 +121,12 @@ impl ShmGrantee {
         Ok(Some((index, generation)))
     }
 
+    /// Writes to an entry of the key page. Returns whether there is such an entry.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn forge_entry(&self, entry: u32, generation: u64) -> bool {
+        self.page.entry(entry).map(|entry| entry.grant(generation)).is_some()
+    }
+
     /// Returns the generation under which a region is granted to this peer, or `None` if it is not granted.
     pub(super) fn generation_of(self: &Arc<Self>, region: &Registered) -> Option<u64> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;

@@ -131,6 +131,13 @@ impl Direct {
         self.assisted.take().filter(|assisted| !assisted.has_released(pair, side))
     }
 
+    /// Writes to an entry of the key page that this side shares with its peer. Returns whether there is a page.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn forge_entry(&self, entry: u32, generation: u64) -> bool {
+        let grantee = self.target.as_ref().and_then(|target| target.grantee.as_ref());
+        grantee.is_some_and(|grantee| grantee.forge_entry(entry, generation))
+    }
+
     /// Returns the peer's process.
     pub(super) const fn process(&self) -> Option<&Arc<PeerProcess>> {
         self.process.as_ref()
@@ -188,7 +195,8 @@ impl Direct {
                 (Some(keys), Some(grantee)) => {
                     AssistedAccess::of(head, payload, (keys, self.via), grantee, link.cma, link.arenas)?
                 }
-                _ => None,
+                // Only a peer to which a region was granted makes direct accesses.
+                _ => return Err("a request for help without a grant"),
             };
             return Ok(());
         }

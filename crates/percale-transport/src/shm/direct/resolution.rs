@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::ENTRIES;
 use crate::region::Access;
+use crate::wire::form::RESOLVED_BYTES;
 
 /// The way in which a region is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +47,16 @@ pub(super) struct Resolution {
     pub(super) page: U32,
 }
 
-const _: () = assert!(size_of::<Resolution>() == 48);
+const _: () = assert!(size_of::<Resolution>() == RESOLVED_BYTES);
 
 impl Resolution {
     pub(super) fn of(status: Status) -> Self {
         Self { status: status as u8, ..Self::default() }
+    }
+
+    /// Returns whether the answer contains only this status.
+    fn is_bare(&self, status: Status) -> bool {
+        self.as_bytes() == Self::of(status).as_bytes()
     }
 
     /// Returns the status, if the answer is well-formed.
@@ -61,11 +67,12 @@ impl Resolution {
         let status = match self.status {
             1 => Status::Mapped,
             2 => Status::Cma,
-            3 => return Ok(Status::Executed),
-            4 => return Ok(Status::NoKey),
+            3 if self.is_bare(Status::Executed) => return Ok(Status::Executed),
+            4 if self.is_bare(Status::NoKey) => return Ok(Status::NoKey),
+            3 | 4 => return Err("a malformed answer about a key"),
             _ => return Err("unknown access method of a key"),
         };
-        if !(1..=15).contains(&self.rights) || self.notify > 1 || self.page.get() == 0 {
+        if !(1..=15).contains(&self.rights) || self.notify > 1 || self.reserved != 0 || self.page.get() == 0 {
             return Err("a malformed answer about a key");
         }
         if self.generation.get() == 0 || self.entry.get() as usize >= ENTRIES {

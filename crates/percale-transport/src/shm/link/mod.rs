@@ -30,6 +30,16 @@ use crate::region::lease::Lease;
 use crate::wire::head::{FrameKind, Head, Offer};
 use crate::{Broken, ConnectionId, Link, PullError, Refused, Sink};
 
+/// The parts of a link that tests of misbehaving peers change.
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+pub(super) struct ForgedParts<'a> {
+    pub(super) side: usize,
+    pub(super) pair: &'a PairMemory,
+    pub(super) sender: &'a mut RingSender,
+    pub(super) transfers: &'a mut Transfers,
+    pub(super) direct: &'a Direct,
+}
+
 /// Payloads longer than this are offered instead of sent.
 const EAGER_MAX: usize = 8192;
 /// The time for which a link that ends waits for copies that the peer has in progress.
@@ -376,6 +386,18 @@ impl ShmLink {
     fn step(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         let stepped = self.transfers.step(&mut self.sender, me, sink);
         stepped.map_err(|error| self.transfer_error(error))
+    }
+
+    /// Returns the parts of the link that tests of misbehaving peers change.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn forged_parts(&mut self) -> ForgedParts<'_> {
+        ForgedParts {
+            side: self.side,
+            pair: &self.pair,
+            sender: &mut self.sender,
+            transfers: &mut self.transfers,
+            direct: &self.direct,
+        }
     }
 
     #[cold]

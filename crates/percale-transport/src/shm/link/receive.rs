@@ -7,6 +7,7 @@ use super::super::ring::{Consumer, FrameMark, RingFrame};
 use super::super::sender::GROW;
 use super::ShmLink;
 use crate::local_memory::volatile::{View, ViewExt as _};
+use crate::wire::form::RING;
 use crate::wire::head::{FrameKind, Head};
 use crate::{Broken, ConnectionId, Sink};
 
@@ -213,6 +214,9 @@ impl ShmLink {
             Ok(None) => return Ok(false),
             Err(why) => return Err(self.broken_frame(why)),
         };
+        if let Err(defect) = arrival.head.check(&RING) {
+            return Err(self.broken_frame(defect.text()));
+        }
         if matches!(
             arrival.head.kind,
             FrameKind::Data

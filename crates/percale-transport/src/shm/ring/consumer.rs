@@ -89,7 +89,7 @@ impl Consumer {
         let kind = match kind {
             TAGGED => FrameKind::Tagged,
             MESSAGE => FrameKind::Message,
-            COLLECTIVE => FrameKind::Collective,
+            COLLECTIVE if !flags.is_empty() => FrameKind::Collective,
             _ => return None,
         };
         let body = &self.cursor.line().body;

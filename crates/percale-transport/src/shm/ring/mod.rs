@@ -34,6 +34,8 @@ mod producer;
 mod tests;
 
 pub(super) use consumer::{Consumer, FrameMark, RingFrame};
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+pub use producer::ForgedLine;
 pub(super) use producer::{NoRoom, Producer, Publish};
 
 use super::sync::{AtomicU64, Ordering, Shared};

@@ -274,3 +274,39 @@ impl Producer {
         }
     }
 }
+
+/// A line as a misbehaving peer writes it.
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForgedLine {
+    /// The number of the frame's kind.
+    pub kind: u8,
+    /// The frame's flags.
+    pub flags: u8,
+    /// The length of the payload, as stated in the mark.
+    pub len: u32,
+    /// The difference between the lap in the mark and the correct lap.
+    pub lap: u16,
+    /// The words after the mark.
+    pub body: [u64; 7],
+}
+
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+impl Producer {
+    /// Writes a line with arbitrary content, `back` lines before the next one. Only a line that is the next one (`back`
+    /// is 0) moves the position.
+    pub(in crate::shm) fn forge(&mut self, line: &ForgedLine, back: u64) {
+        let at = self.cursor.at - back;
+        let cursor = Cursor { at, line: self.area.line_ptr(at), lap: self.area.lap(at) };
+        // SAFETY: the body has seven words.
+        cursor.line().body.with_mut(|body| unsafe { body.write(line.body) });
+        let mark = u64::from(cursor.lap.wrapping_add(line.lap))
+            | u64::from(line.kind) << 16
+            | u64::from(line.flags) << 24
+            | u64::from(line.len) << 32;
+        cursor.line().mark.store(mark, Ordering::SeqCst);
+        if back == 0 {
+            self.cursor.advance(&self.area, 1);
+        }
+    }
+}

@@ -124,6 +124,12 @@ impl Arenas {
         Self { control, given: Vec::new(), mapped: Vec::new(), used_still: Vec::new(), taken_back: 0, most }
     }
 
+    /// Returns the socket over which descriptors are passed.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
     /// Returns the arena that contains all of `memory` and the offset in it, once the peer has the arena. Otherwise
     /// returns (0, 0).
     pub(in super::super) fn name(&mut self, memory: &Segments) -> (u32, u64) {

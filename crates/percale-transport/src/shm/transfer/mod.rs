@@ -181,6 +181,12 @@ impl Transfers {
         self.cma.clone().expect("the kernel copies")
     }
 
+    /// Returns the socket over which descriptors are passed.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn control(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.arenas.control()
+    }
+
     /// Returns whether there are no transfers.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {

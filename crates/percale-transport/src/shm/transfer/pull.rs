@@ -119,7 +119,7 @@ impl Transfers {
         let wanted = offer.len.get().min(into.len() as u64);
         // Only this side writes to revocable memory, so the request does not name its location.
         let ours = into.is_revocable();
-        let place = if ours { &Segments::EMPTY } else { into.place() };
+        let place = if ours { Segments::EMPTY } else { into.place().slice(0, wanted as usize) };
         let mut request = PullRequest {
             slot: NO_SLOT,
             puller_copies: 0,
@@ -145,7 +145,7 @@ impl Transfers {
             address: offer.address.get(),
         };
         let way = TransferRoute::to(&reported, wanted, &mut self.arenas, self.cma.as_ref())?;
-        let (arena, offset) = self.arenas.name(&place.slice(0, wanted as usize));
+        let (arena, offset) = self.arenas.name(&place);
         let mapped = way.is_mapped() || arena != 0;
         if let [only] = place.as_slice() {
             request.address = (only.as_ptr().expose_provenance() as u64).into();

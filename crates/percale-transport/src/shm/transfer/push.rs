@@ -48,8 +48,8 @@ enum PushPhase {
 }
 
 impl Transfers {
-    /// Serves the peer's pull of operation `id` of this side from `source`. If the source is shorter than the requested
-    /// length, the operation no longer exists. In this case no end is reported.
+    /// Serves the peer's pull of operation `id` of this side from `source`. If the source is empty, the operation no
+    /// longer exists. In this case no end is reported.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -64,6 +64,9 @@ impl Transfers {
         let short = TransferError::Protocol("a pull without its request");
         let request: PullRequest = request.read(0).ok_or(short)?;
         let (wanted, chunk) = (request.wanted.get(), request.chunk.get());
+        if !request.is_sound() {
+            return Err("a malformed pull".into());
+        }
         if request.slot == NO_SLOT {
             if wanted != 0 {
                 return Err("a pull without a slot".into());
@@ -80,7 +83,10 @@ impl Transfers {
         if source.is_revocable() && request.puller_copies != 0 {
             return Err("direct pull of a message that was not offered for direct pulls".into());
         }
-        if wanted > source.len() as u64 {
+        if wanted > source.len() as u64 && !source.is_empty() {
+            return Err("a pull of more bytes than were offered".into());
+        }
+        if source.is_empty() {
             slot.pusher.0.state.store(pusher::GONE, Ordering::Release);
             sender.wake_peer();
             return Ok(());

@@ -3,6 +3,9 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::local_memory::volatile::IOV_LIMIT;
+use crate::wire::form::RING_PULL;
+
 /// The destination of a pull, and the slot that contains the state of both sides.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -27,7 +30,20 @@ pub(super) struct PullRequest {
     pub(super) offset: U64,
 }
 
-const _: () = assert!(size_of::<PullRequest>() == 40);
+const _: () = assert!(size_of::<PullRequest>() == RING_PULL);
+
+impl PullRequest {
+    /// Returns whether the fields fit together. A destination has a location only if it has one segment.
+    pub(super) const fn is_sound(&self) -> bool {
+        let located = self.address.get() != 0 || self.arena.get() != 0;
+        self.reserved == 0
+            && self.reserved2.get() == 0
+            && self.puller_copies <= 1
+            && (!located || self.pieces == 1)
+            && (self.offset.get() == 0 || self.arena.get() != 0)
+            && self.pieces as usize <= IOV_LIMIT
+    }
+}
 
 /// The slot number of a pull of zero bytes.
 pub(super) const NO_SLOT: u8 = 0xFF;

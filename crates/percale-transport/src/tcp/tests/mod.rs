@@ -232,7 +232,10 @@ fn invalid_frames_break_the_link() {
         (Head { kind: FrameKind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id }, len)
     };
     let long = |kind, len: usize| (Head { kind, len: len as u32, ..Head::default() }, 0);
-    let gone = |data| (Head { kind: FrameKind::Data, flags: Flags::ID, tag: GONE, data, ..Head::default() }, 0);
+    let gone = |data| {
+        let flags = Flags::ID | Flags::DATA;
+        (Head { kind: FrameKind::Data, flags, tag: GONE, data, ..Head::default() }, 0)
+    };
     let cases: [&[(Head, usize)]; 13] = [
         &[data(2, 0, 10)],
         &[data(0, 1, 10)],

@@ -10,11 +10,12 @@ use super::peers::charge_of;
 use super::remote::{PART, SERVE};
 use super::types::{
     LinkAction, Notify, PayloadPull, PullAnswer, PullFrame, Receive, Short, StreamArrival, Unexpected,
-    UnexpectedPayload,
+    UnexpectedPayload, checked_offer,
 };
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::Envelope;
 use crate::endpoint::operations::{MakeResult, OperationId};
+use crate::endpoint::work::MESSAGE_LIMIT;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
@@ -176,9 +177,9 @@ impl Core {
             FrameKind::Pull => self.handle_pull_request(from, &head, payload),
             FrameKind::Pulled => self.not_pulled(from, head.id),
             FrameKind::Ack => self.acknowledged(from, head.id, head.tag),
-            FrameKind::Offers => self.peers.set_offers_only(from, head.id != 0),
+            FrameKind::Offers => self.offers_requested(from, head.id),
             FrameKind::Control => self.control(from, &head, payload),
-            FrameKind::Counts => self.peers.set_counts(from, Counts::from_bits_truncate(head.id)),
+            FrameKind::Counts => self.counts_requested(from, head.id),
             FrameKind::Data
             | FrameKind::Bye
             | FrameKind::Nothing
@@ -227,14 +228,33 @@ impl Core {
 
     /// Handles the offer of a message.
     fn offered(&mut self, from: ConnectionId, head: Head, payload: View<'_>) {
-        let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.flag_violation(from, "offer frame too short");
+        let offer = match checked_offer(payload, MESSAGE_LIMIT as u64) {
+            Ok(offer) => offer,
+            Err(why) => return self.peers.flag_violation(from, why),
         };
         match self.match_posted(from, &head, offer.len.get()) {
             Some(receive) => self.start_pull(from, head, &offer, receive),
             None => {
                 self.hold(Unexpected { from, head, len: offer.len.get(), body: UnexpectedPayload::Offered(offer) });
             }
+        }
+    }
+
+    /// Handles the peer's request to offer messages instead of sending them, or the end of that request.
+    #[cold]
+    fn offers_requested(&mut self, from: ConnectionId, on: u32) {
+        match on {
+            0 | 1 => self.peers.set_offers_only(from, on == 1),
+            _ => self.peers.flag_violation(from, "invalid request to offer messages"),
+        }
+    }
+
+    /// Handles the peer's request to report accesses to its regions.
+    #[cold]
+    fn counts_requested(&mut self, from: ConnectionId, counts: u32) {
+        match Counts::from_bits(counts) {
+            Some(counts) if !counts.contains(Counts::REGION) => self.peers.set_counts(from, counts),
+            _ => self.peers.flag_violation(from, "unknown counters in a request for reports"),
         }
     }
 
@@ -249,8 +269,10 @@ impl Core {
     /// Handles the acknowledgement that the receiver has delivered a message or, with an error code, could not deliver
     /// it.
     fn acknowledged(&mut self, from: ConnectionId, wire: u32, why: u64) {
-        let end = self.messages.sends_mut().acknowledged(from, wire, refusal_of(why));
-        self.send_ended(end);
+        match self.messages.sends_mut().acknowledged(from, wire, refusal_of(why)) {
+            Ok(end) => self.send_ended(end),
+            Err(why) => self.peers.flag_violation(from, why),
+        }
     }
 
     /// Handles the peer's request for the payload of a local offer.

@@ -14,7 +14,7 @@ use zerocopy::little_endian::U64;
 use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
 use super::remote::{PART_LIMIT, RemoteWriteData, ServeMode};
-use super::types::{LinkAction, Notify, PayloadPull, PullFrame, Side};
+use super::types::{LinkAction, Notify, PayloadPull, PullFrame, Side, checked_offer};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::atomic::{AtomicKind, AtomicOp, AtomicRequest as Atomic, Datatype, KindWireExt as _};
@@ -199,8 +199,9 @@ impl Core {
     }
 
     fn write_offered(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
-        let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.flag_violation(from, "offer frame too short");
+        let offer = match checked_offer(payload, u64::MAX) {
+            Ok(offer) => offer,
+            Err(why) => return self.peers.flag_violation(from, why),
         };
         let len = offer.len.get();
         match self.start_store(from, head, &offer, len) {
@@ -395,8 +396,10 @@ impl Core {
         let Some(WriteNotice { generation, len }) = payload.read::<WriteNotice>(0) else {
             return self.peers.flag_violation(from, "access notification without a region");
         };
+        let Some(counts) = Counts::from_bits(head.id) else {
+            return self.peers.flag_violation(from, "access notification with unknown counters");
+        };
         let Ok(region) = self.region(from, head.tag) else { return }; // The region was closed meanwhile.
-        let counts = Counts::from_bits_truncate(head.id);
         // These are reads that were executed in parts: the initiator gets no generation, and only the endpoint counts.
         let read = counts == Counts::READS && !head.flags.contains(Flags::DATA);
         if generation.get() != region.generation() && !(read && generation.get() == 0) {
@@ -430,7 +433,9 @@ impl AtomicAccess {
         let bytes = count.checked_mul(datatype.size())?;
         let operands = if op == AtomicOp::Read { 0 } else { bytes };
         let compares = if kind == AtomicKind::Compare { bytes } else { 0 };
-        let fits = bytes <= crate::endpoint::remote_work::ATOMIC_LIMIT
+        let fits = head.reserved == 0
+            && count > 0
+            && bytes <= crate::endpoint::remote_work::ATOMIC_LIMIT
             && Some(payload.len()) == size_of::<AtomicHead>().checked_add(operands)?.checked_add(compares);
         (fits && crate::local_memory::atomic::is_valid(kind, op, datatype)).then_some(Self {
             op,

@@ -10,7 +10,7 @@ use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::short_bytes::ShortBytes;
-use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Refusal, Registered};
 use crate::table::Id;
@@ -377,4 +377,14 @@ impl PullFrame {
         payload.read_into(&mut request.bytes);
         request
     }
+}
+
+/// Reads and checks an offer. `longest` is the largest number of bytes that may be offered in such a frame.
+///
+/// # Errors
+/// Returns the peer's violation of the protocol.
+pub(in crate::endpoint::engine) fn checked_offer(payload: View<'_>, longest: u64) -> Result<Offer, &'static str> {
+    let offer = payload.read::<Offer>(0).ok_or("offer frame too short")?;
+    offer.check(longest, IOV_LIMIT as u32)?;
+    Ok(offer)
 }

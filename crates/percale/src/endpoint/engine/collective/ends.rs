@@ -137,6 +137,10 @@ impl Core {
             }
             return false;
         }
+        if head.data >= JOIN {
+            self.peers.flag_violation(from, "a message of a group with an invalid number");
+            return false;
+        }
         if !self.groups.is_broken(head.tag) {
             return true;
         }

@@ -169,31 +169,39 @@ impl Sends {
         wire: u32,
     ) -> Result<Option<SendEnd>, &'static str> {
         let Some(id) = self.find(from, wire) else { return Ok(None) };
-        if let SendState::Open(send) = &self.sends[id].state
-            && matches!(send.payload, Payload::Leaving | Payload::LeavingRefused)
-        {
-            return Err("pull of zero bytes");
+        if let SendState::Open(send) = &self.sends[id].state {
+            match send.payload {
+                Payload::Offered => {}
+                Payload::Leaving | Payload::LeavingRefused => return Err("pull of zero bytes"),
+                Payload::Over => return Err("rejection of a payload that was not offered"),
+            }
         }
         Ok(self.step(id, |send| send.payload = Payload::Over))
     }
 
     /// Handles the answer that the receiver has delivered a message or, with a failure, could not deliver it. Returns
     /// the end of the send, if it ends.
+    ///
+    /// # Errors
+    /// Returns the peer's violation of the protocol.
     pub(in super::super) fn acknowledged(
         &mut self,
         from: ConnectionId,
         wire: u32,
         failure: Option<SendFailure>,
-    ) -> Option<SendEnd> {
-        let id = self.find(from, wire)?;
+    ) -> Result<Option<SendEnd>, &'static str> {
+        let Some(id) = self.find(from, wire) else { return Ok(None) };
         let SendState::Open(send) = &mut self.sends[id].state else {
             self.sends.remove(id); // The send was reported before. This was the last answer that the peer owed.
-            return None;
+            return Ok(None);
         };
-        if failure.is_none() {
-            return self.step(id, |send| send.ack = false);
+        if !send.ack || send.payload == Payload::LeavingRefused {
+            return Err("acknowledgement that was not requested");
         }
-        match send.payload {
+        if failure.is_none() {
+            return Ok(self.step(id, |send| send.ack = false));
+        }
+        Ok(match send.payload {
             // The send ends when no transport reads its payload any more.
             Payload::Leaving | Payload::LeavingRefused => {
                 send.payload = Payload::LeavingRefused;
@@ -203,7 +211,7 @@ impl Sends {
                 send.ack = false; // The receiver sends no further answer about this message.
                 self.fail(id, failure)
             }
-        }
+        })
     }
 
     /// Handles the peer's request for the payload of an offer.

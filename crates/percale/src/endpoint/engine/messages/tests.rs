@@ -184,7 +184,8 @@ fn send_ends_after_payload_transfer_and_answer() {
     assert!(matches!(sends.handle_pull_request(FROM, wire), SendAsked::Payload(Notify::Queue, 1, _)));
     assert!(matches!(sends.handle_pull_request(FROM, wire), SendAsked::Nothing));
     assert!(sends.not_pulled(FROM, wire).is_err(), "the message is being pulled");
-    assert!(sends.acknowledged(FROM, wire, None).is_none(), "a transport reads the memory");
+    assert!(sends.acknowledged(FROM, wire, None).unwrap().is_none(), "a transport reads the memory");
+    assert!(sends.acknowledged(FROM, wire, None).is_err(), "one acknowledgement was requested");
     let end = sends.pushed(FROM, wire, None).unwrap();
     assert_eq!((end.to, end.entry.context, end.failure), (FROM, 1, None));
     assert!(sends.is_empty());
@@ -196,13 +197,25 @@ fn rejected_send_ends_when_no_transport_reads_its_buffer() {
     let refusal = refusal_of(ErrorCode::Io.errno() as u64);
     assert!(refusal.is_some() && refusal_of(0).is_none());
     let offered = send(&mut sends, 1, true, true);
-    let end = sends.acknowledged(FROM, offered, refusal).unwrap();
+    let end = sends.acknowledged(FROM, offered, refusal).unwrap().unwrap();
     assert_eq!((end.entry.context, end.failure), (1, refusal));
     let leaving = send(&mut sends, 2, true, true);
     assert!(matches!(sends.handle_pull_request(FROM, leaving), SendAsked::Payload(..)));
-    assert!(sends.acknowledged(FROM, leaving, refusal).is_none());
+    assert!(sends.acknowledged(FROM, leaving, refusal).unwrap().is_none());
+    assert!(sends.acknowledged(FROM, leaving, refusal).is_err(), "the message was refused already");
     assert_eq!(sends.pushed(FROM, leaving, None).and_then(|end| end.failure), refusal);
     assert!(sends.is_empty());
+}
+
+#[test]
+fn answers_that_were_not_requested_are_errors() {
+    let mut sends = Sends::default();
+    let offered = send(&mut sends, 1, true, false);
+    assert!(sends.acknowledged(FROM, offered, None).is_err(), "no acknowledgement was requested");
+    assert!(sends.acknowledged(FROM, offered, refusal_of(ErrorCode::Io.errno() as u64)).is_err());
+    let eager = send(&mut sends, 2, false, true);
+    assert!(sends.not_pulled(FROM, eager).is_err(), "nothing was offered");
+    assert!(sends.not_pulled(OTHER, eager).unwrap().is_none() && sends.has(eager), "the number of another peer");
 }
 
 #[test]
@@ -213,7 +226,7 @@ fn failed_send_keeps_its_id_until_the_peer_answers() {
     let failure = (ErrorCode::Fault, "for a test");
     assert_eq!(sends.pushed(FROM, wire, Some(failure)).and_then(|end| end.failure), Some(failure));
     assert!(sends.has(wire) && sends.pushed(FROM, wire, None).is_none(), "the failure was already reported");
-    assert!(sends.acknowledged(FROM, wire, None).is_none() && !sends.has(wire));
+    assert!(sends.acknowledged(FROM, wire, None).unwrap().is_none() && !sends.has(wire));
     // No answer arrives after the connection has ended.
     let [first, second] = [2, 3].map(|context| send(&mut sends, context, true, true));
     assert!(matches!(sends.handle_pull_request(FROM, first), SendAsked::Payload(..)));

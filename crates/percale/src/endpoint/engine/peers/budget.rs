@@ -26,8 +26,9 @@ use crate::local_memory::buffer::Buffer;
 use crate::transport::ConnectionId;
 use crate::wire::head::{FrameKind, Head};
 
-/// The charge for an unexpected message besides its bytes, for its head and its entry in the tables.
-pub(in super::super) const HEAD: usize = 256;
+/// The charge for an unexpected message besides its bytes, for its head and its entry in the tables. An entry has 192
+/// bytes, and half of a table may be unused, because tables double when they grow.
+pub(in super::super) const HEAD: usize = 384;
 
 /// The number of bytes that may be held for one peer beyond the cap: bytes that were on their way when the peer was
 /// asked to stop, and offers.

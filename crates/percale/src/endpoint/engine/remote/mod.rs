@@ -31,7 +31,7 @@ pub(super) use self::operation::{AccessNotice, RemoteWriteData, atomic_entry, at
 pub(crate) use self::operation::{AccessOperation, PendingAccess};
 pub(super) use self::records::record;
 pub(super) use self::serves::{Serve, ServeMode};
-use super::types::{Notify, PullAnswer};
+use super::types::{Notify, PullAnswer, checked_offer};
 use crate::completion::entry::{Entry, ErrorCode};
 use crate::endpoint::posted::Posted;
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
@@ -441,9 +441,10 @@ impl RemoteAccesses {
             _ => return Err("offer for an unknown read"),
         };
         let part = &mut self.parts[id];
-        let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
+        let offer = checked_offer(payload, u64::MAX)?;
+        if offer.len.get() != part.local.len() as u64 {
             return Err("offer with a wrong length for a read");
-        };
+        }
         part.pushing = true; // A transport uses the memory of the part.
         Ok(Some(OfferedRead { part: id, offer, into: Lease::own(&part.local) }))
     }

@@ -28,7 +28,8 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
     let mut ended = None;
     for id in 0..MANY {
         let (head, payload) = frame(&remote, id);
-        let head = Head { len: payload.len() as u32, flags: head.flags | Flags::ID, id, ..head };
+        let id = if head.flags.contains(Flags::ID) { id } else { 0 };
+        let head = Head { len: payload.len() as u32, id, ..head };
         // The test does not measure the sender's own memory, so the sender waits for room.
         let sent = until(&[], || {
             let sent = hostile.engine(|engine| match engine.links[slot as usize].as_mut() {
@@ -57,7 +58,8 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
 fn peer_that_does_not_read_answers_is_disconnected() {
     let read = |remote: &RemoteMemory, _| {
         let ask = ReadHead { len: (RMA_EAGER as u64).into(), expected: 0.into() };
-        let head = Head { kind: FrameKind::Read, tag: remote.address, data: remote.key, ..Head::default() };
+        let (kind, flags) = (FrameKind::Read, Flags::DATA | Flags::ID);
+        let head = Head { kind, flags, tag: remote.address, data: remote.key, ..Head::default() };
         (head, ask.as_bytes().to_vec())
     };
     println!("reads: {}", flood(1 << 16, read));
@@ -68,7 +70,8 @@ fn peer_that_does_not_read_answers_is_disconnected() {
 fn peer_with_too_many_offered_transfers_is_disconnected() {
     let offer = |remote: &RemoteMemory, _| {
         let offer = Offer { len: 8.into(), ..Offer::default() };
-        let head = Head { kind: FrameKind::WriteOffer, tag: remote.address, data: remote.key, ..Head::default() };
+        let (kind, flags) = (FrameKind::WriteOffer, Flags::DATA | Flags::ID);
+        let head = Head { kind, flags, tag: remote.address, data: remote.key, ..Head::default() };
         (head, offer.as_bytes().to_vec())
     };
     println!("offers: {}", flood(1 << 16, offer));
@@ -86,7 +89,8 @@ fn access_part_longer_than_the_limit_is_rejected() {
     let offer = Offer { len: long.into(), ..Offer::default() };
     let read = ReadHead { len: long.into(), expected: 0.into() };
     for (kind, payload) in [(FrameKind::WriteOffer, offer.as_bytes()), (FrameKind::Read, read.as_bytes())] {
-        let head = Head { kind, tag: remote.address, data: remote.key, flags: Flags::ID, id: 9, ..Head::default() };
+        let flags = Flags::DATA | Flags::ID;
+        let head = Head { kind, tag: remote.address, data: remote.key, flags, id: 9, ..Head::default() };
         let head = Head { len: payload.len() as u32, ..head };
         let slot = hostile.slot(&victim);
         let mut notes = Notes::keeping(64);

@@ -141,8 +141,8 @@ fn overrun(hostile: &TestEndpoint, target: &TestEndpoint, kind: FrameKind, most:
     let mut ears = Ears { open: false, answers: 0 };
     let (mut sent, mut blocked) = (0, BlockedSends::new());
     while !blocked.is_blocked() {
-        let flags = if kind == FrameKind::Collective { Flags::DATA } else { Flags::empty() };
-        let head = Head { kind, flags, data: 1, tag: sent as u64 * 7919, ..Head::default() };
+        let (flags, data) = if kind == FrameKind::Collective { (Flags::DATA, 1) } else { (Flags::empty(), 0) };
+        let head = Head { kind, flags, data, tag: sent as u64 * 7919, ..Head::default() };
         let more = hostile.flood(target, &head, &[9; LEN], usize::from(sent < most), &mut ears);
         sent += more;
         target.endpoint.progress();
@@ -206,7 +206,7 @@ fn unexpected_cap_counts_offer_heads_not_claimed_lengths() {
     connect(&hostile, &target);
     let (slot, back) = (target.slot(&hostile), hostile.slot(&target));
     for number in 0..20 {
-        let offer = Offer { len: (1_u64 << 63).into(), pieces: 1.into(), ..Offer::default() };
+        let offer = Offer { len: (u64::MAX >> 1).into(), pieces: 1.into(), ..Offer::default() };
         let head = Head { kind: FrameKind::MessageOffer, flags: Flags::ID, id: number, ..Head::default() };
         hostile.forge(&target, &head, offer.as_bytes());
     }

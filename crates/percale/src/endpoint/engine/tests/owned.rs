@@ -351,7 +351,9 @@ impl Model {
                     self.reported = Some(false);
                 }
             }
-            Happens::Pulled if self.leaving => {} // The engine treats this as a protocol violation.
+            // The engine treats these as protocol violations.
+            Happens::Pulled if self.leaving || !self.offered => {}
+            Happens::Acked(_) if !self.ack || self.refused => {}
             Happens::Pulled => self.offered = false,
             Happens::Acked(true) => self.ack = false,
             Happens::Acked(false) if self.leaving => self.refused = true,

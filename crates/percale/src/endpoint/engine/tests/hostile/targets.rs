@@ -3,10 +3,10 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::remote::PART;
 use super::*;
 use crate::completion::entry::ErrorCode;
 use crate::domain::Trust;
+use crate::endpoint::engine::remote::PART;
 use crate::endpoint::safe::{Cause, OperationError};
 use crate::region::{Access, RemoteMemory};
 use crate::wire::head::{Flags, FrameKind, Offer};
