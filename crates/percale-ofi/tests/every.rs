@@ -67,7 +67,7 @@ fn run(what: &str, way: RunOptions, before: &[&str]) {
 fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
-        return skipped(what, "libfabric's headers are not installed (libfabric-dev)");
+        return skipped("libfabric", what, "libfabric's headers are not installed (libfabric-dev)");
     }
     let made = MADE.get_or_init(make);
     let mut command = match before {
@@ -371,7 +371,7 @@ mod cache {
 fn provider_passes_valgrind() {
     let what = "every entry of libfabric, under valgrind";
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
-        return skipped(what, "valgrind is not installed");
+        return skipped("valgrind", what, "valgrind is not installed");
     }
     // Valgrind runs one thread at a time. Without fair scheduling, the polling thread of the program delays the
     // connecting thread for seconds, which is not a defect.
