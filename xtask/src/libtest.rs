@@ -1,7 +1,11 @@
 //! Reads the output of `cargo test -- --show-output`.
 //!
-//! A test that cannot run on a machine passes and prints a line that begins with "skipped". It proves nothing and is
-//! counted separately.
+//! Two kinds of lines in a test's output are read:
+//!
+//! * `skipped (CAPABILITY): reason`, also with a text before the colon: the test cannot run on this machine because that
+//!   capability is missing. It proves nothing and is counted separately. See [`capabilities`](crate::capabilities).
+//! * `proved shm/c: MR-001 MR-002` and `failed shm/c: MR-003`: results of single requirements in a cell. Lines with
+//!   `failed` are also read from the output of failed tests.
 //!
 //! Stable Rust has no machine-readable results, so the text output is parsed. The harness writes its lines to standard
 //! output in pieces. The helper processes of tests and Cargo write to standard error. The two streams are read
@@ -9,7 +13,8 @@
 //! harness can still break a line. Therefore the parsed lines are compared with the totals that the harness prints for
 //! each program. A difference is reported as a failure.
 
-use crate::results::{TestEnding, TestResult};
+use crate::capabilities;
+use crate::results::{Claims, TestEnding, TestResult};
 use std::collections::VecDeque;
 
 /// Parses the output line by line.
@@ -88,6 +93,12 @@ impl Reader {
             self.hear(line);
             return LibtestLine::Output;
         }
+        // The output of failed tests follows, and is shown.
+        if let Some(name) = speaker_in(line) {
+            self.speaker = Some(name.to_owned());
+        } else if let Some((cell, ids)) = claim_in(line, "failed ") {
+            self.claim(cell, ids, |test| &mut test.failed);
+        }
         let trimmed = line.trim_start();
         // A program of documentation tests may start several times. In the output of a failed test, this line has no
         // effect.
@@ -102,7 +113,7 @@ impl Reader {
         }
         if let Some((passed, failed, ignored)) = totals_in(trimmed) {
             let of = |ending| self.tests[self.first..].iter().filter(|test| test.ending == ending).count();
-            let good = of(TestEnding::Passed) + of(TestEnding::Skipped);
+            let good = of(TestEnding::Passed) + of(TestEnding::Skipped) + of(TestEnding::Elsewhere);
             if (good, of(TestEnding::Failed), of(TestEnding::Ignored)) != (passed, failed, ignored) {
                 self.unread.push(format!("{}: the parsed lines do not match \"{trimmed}\"", self.program));
             }
@@ -111,21 +122,37 @@ impl Reader {
             return LibtestLine::Totals;
         }
         let Some((name, ending)) = test_in(line) else { return LibtestLine::Other };
-        let (step, program, name) = (self.step.into(), self.program.clone(), name.into());
-        self.tests.push(TestResult { step, program, name, ending, because: None });
+        self.tests.push(TestResult::new(self.step, &self.program, name, ending));
         LibtestLine::Test(ending)
     }
 
     /// Reads a line of the output of passed tests.
     fn hear(&mut self, line: &str) {
-        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
-            self.speaker = Some(name.strip_suffix(" - should panic").unwrap_or(name).to_owned());
-        } else if says_skipped(line) {
-            let tests = self.tests[self.first..].iter_mut();
-            for test in tests.filter(|test| Some(&test.name) == self.speaker.as_ref()) {
-                test.ending = TestEnding::Skipped;
-                test.because.get_or_insert_with(|| line[7..].trim_start_matches([':', ' ']).to_owned());
+        if let Some(name) = speaker_in(line) {
+            self.speaker = Some(name.to_owned());
+        } else if let Some((capability, reason)) = skip_in(line) {
+            let elsewhere = capability.is_some_and(|name| capabilities::is_elsewhere(name, self.step));
+            for test in self.speaking() {
+                test.ending = if elsewhere { TestEnding::Elsewhere } else { TestEnding::Skipped };
+                test.because.get_or_insert_with(|| reason.to_owned());
+                test.lacks = test.lacks.take().or_else(|| capability.map(str::to_owned));
             }
+        } else if let Some((cell, ids)) = claim_in(line, "proved ") {
+            self.claim(cell, ids, |test| &mut test.proved);
+        } else if let Some((cell, ids)) = claim_in(line, "failed ") {
+            self.claim(cell, ids, |test| &mut test.failed);
+        }
+    }
+
+    /// Returns the test whose output is being read.
+    fn speaking(&mut self) -> impl Iterator<Item = &mut TestResult> {
+        let (tests, speaker) = (&mut self.tests[self.first..], self.speaker.as_ref());
+        tests.iter_mut().filter(move |test| Some(&test.name) == speaker)
+    }
+
+    fn claim(&mut self, cell: &str, ids: &str, of: impl Fn(&mut TestResult) -> &mut Claims) {
+        for test in self.speaking() {
+            of(test).entry(cell.to_owned()).or_default().extend(ids.split(' ').map(str::to_owned));
         }
     }
 
@@ -153,10 +180,30 @@ impl Reader {
     }
 }
 
-/// Returns whether a test reports in this line that it could not run.
-fn says_skipped(line: &str) -> bool {
-    line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
-        && matches!(line.as_bytes().get(7), Some(b':' | b' '))
+/// Returns the test whose output follows the line "---- a::b stdout ----".
+fn speaker_in(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("---- ")?.strip_suffix(" stdout ----")?;
+    Some(name.strip_suffix(" - should panic").unwrap_or(name))
+}
+
+/// Returns the missing capability and the reason, if a test reports in this line that it could not run.
+fn skip_in(line: &str) -> Option<(Option<&str>, &str)> {
+    let (word, rest) = line.split_at_checked(7)?;
+    if !word.eq_ignore_ascii_case("skipped") || !rest.starts_with([':', ' ']) {
+        return None;
+    }
+    let (capability, reason) = match rest.strip_prefix(" (").and_then(|rest| rest.split_once(')')) {
+        Some((capability, reason)) => (Some(capability), reason),
+        None => (None, rest),
+    };
+    Some((capability, reason.trim_start_matches([':', ' '])))
+}
+
+/// Returns the cell and the IDs in "proved shm/c: MR-001 MR-002".
+fn claim_in<'a>(line: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
+    let (cell, ids) = line.strip_prefix(word)?.split_once(": ")?;
+    let is_id = |id: &str| id.split_once('-').is_some_and(|(_, number)| number.bytes().all(|b| b.is_ascii_digit()));
+    (cell.contains('/') && !cell.contains(' ') && ids.split(' ').all(is_id)).then_some((cell, ids))
 }
 
 /// Returns the program named in "Running unittests src/lib.rs (target/debug/deps/percale-3f1c)", "Running
@@ -203,7 +250,7 @@ fn test_in(line: &str) -> Option<(&str, TestEnding)> {
 #[cfg(test)]
 mod tests {
     use super::{LibtestLine, Reader};
-    use crate::results::TestEnding;
+    use crate::results::{Claims, TestEnding};
 
     /// Reads lines. Lines that begin with "! " are from standard error.
     fn read(text: &str) -> Reader {
@@ -281,6 +328,88 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         let endings: Vec<_> = reader.tests.iter().map(|test| test.ending).collect();
         assert_eq!(endings, [TestEnding::Skipped, TestEnding::Passed, TestEnding::Failed]);
         assert_eq!(reader.tests[0].because.as_deref(), Some("no verbs here: no device"));
+    }
+
+    #[test]
+    fn skip_names_its_capability() {
+        let reader = read(
+            "! Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+running 4 tests
+test a ... ok
+test b ... ok
+test c ... ok
+test d ... ok
+
+successes:
+
+---- a stdout ----
+skipped (bpf): the kernel refuses the programs
+skipped: and more
+
+---- b stdout ----
+SKIPPED (root) several users: not root
+
+---- c stdout ----
+skipped (guest): devices are made there
+
+---- d stdout ----
+skipped (bpf
+
+successes:
+    a
+    b
+    c
+    d
+
+test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+",
+        );
+        assert_eq!(reader.unread, Vec::<String>::new());
+        let found: Vec<_> =
+            reader.tests.iter().map(|test| (test.ending, test.lacks.as_deref(), test.because.as_deref())).collect();
+        assert_eq!(found[0], (TestEnding::Skipped, Some("bpf"), Some("the kernel refuses the programs")));
+        assert_eq!(found[1], (TestEnding::Skipped, Some("root"), Some("several users: not root")));
+        assert_eq!(found[2], (TestEnding::Elsewhere, Some("guest"), Some("devices are made there")));
+        assert_eq!(found[3], (TestEnding::Skipped, None, Some("(bpf")));
+    }
+
+    #[test]
+    fn printed_requirements_belong_to_their_test() {
+        let reader = read(
+            "! Running tests/every.rs (target/debug/deps/every-0123456789abcdef)
+running 2 tests
+test shm::c::regions ... ok
+test tcp::c::regions ... FAILED
+
+successes:
+
+---- shm::c::regions stdout ----
+proved shm/c: MR-001 MR-002
+proved shm/c: MR-003
+proved that MR-004: holds
+proved shm/c: no IDs
+
+successes:
+    shm::c::regions
+
+failures:
+
+---- tcp::c::regions stdout ----
+proved tcp/c: MR-001
+failed tcp/c: MR-002
+
+failures:
+    tcp::c::regions
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+",
+        );
+        let ids = |claims: &Claims| {
+            claims.iter().flat_map(|(cell, ids)| ids.iter().map(move |id| format!("{cell} {id}"))).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&reader.tests[0].proved), ["shm/c MR-001", "shm/c MR-002", "shm/c MR-003"]);
+        assert!(reader.tests[0].failed.is_empty() && reader.tests[1].proved.is_empty());
+        assert_eq!(ids(&reader.tests[1].failed), ["tcp/c MR-002"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod api;
 mod budget;
+mod capabilities;
 mod client;
 mod coverage;
 mod failure;

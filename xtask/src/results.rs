@@ -7,6 +7,7 @@
 use crate::failure::Outcome;
 use crate::place::Repository;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 const FILE: &str = "percale-results.json";
 
@@ -19,7 +20,12 @@ pub(crate) enum TestEnding {
     Ignored,
     /// The test could not run on this machine and reported this.
     Skipped,
+    /// The test is for another place, such as the guest, and reported this. It is not a test of this machine.
+    Elsewhere,
 }
+
+/// Requirements by cell (`shm/c`).
+pub(crate) type Claims = BTreeMap<String, BTreeSet<String>>;
 
 /// One test that cargo ran or was instructed to ignore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +40,31 @@ pub(crate) struct TestResult {
     /// The reason why the test was skipped, as printed by the test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<String>,
+    /// The capability that the machine lacks, for a skipped test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lacks: Option<String>,
+    /// The requirements that the test printed as proved, in addition to those in its mark.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) proved: Claims,
+    /// The requirements that the test printed as failed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) failed: Claims,
+}
+
+impl TestResult {
+    /// The result of a test that printed nothing.
+    pub(crate) fn new(step: &str, program: &str, name: &str, ending: TestEnding) -> Self {
+        Self {
+            step: step.to_owned(),
+            program: program.to_owned(),
+            name: name.to_owned(),
+            ending,
+            because: None,
+            lacks: None,
+            proved: Claims::new(),
+            failed: Claims::new(),
+        }
+    }
 }
 
 /// The results of all tests.

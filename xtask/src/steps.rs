@@ -48,13 +48,20 @@ impl Findings {
 /// The steps that have run.
 pub(crate) struct Steps {
     total: usize,
+    /// Set if a step that could not check anything has failed.
+    is_strict: bool,
     done: Vec<(&'static str, Findings, Duration)>,
 }
 
 impl Steps {
     /// Starts a run of `total` steps.
     pub(crate) fn new(total: usize) -> Self {
-        Self { total, done: Vec::new() }
+        Self { total, is_strict: false, done: Vec::new() }
+    }
+
+    /// Counts skipped steps as failed if `is_strict` is set.
+    pub(crate) fn strict(self, is_strict: bool) -> Self {
+        Self { is_strict, ..self }
     }
 
     /// Runs one step. An error counts as one failure.
@@ -66,6 +73,11 @@ impl Steps {
             let first = failure.to_string().lines().next().unwrap_or_default().to_owned();
             Findings::new(0, 1, first)
         });
+        let findings = if findings.is_skipped && self.is_strict {
+            Findings { failed: 1, is_skipped: false, ..findings }
+        } else {
+            findings
+        };
         let elapsed = start.elapsed();
         println!("  {} in {:.1} s  {}", findings.word(), elapsed.as_secs_f64(), findings.note);
         self.done.push((name, findings, elapsed));
@@ -84,7 +96,7 @@ impl Steps {
         }
         println!("\n{shown}");
         for (name, findings, _) in self.done.iter().filter(|(_, findings, _)| findings.is_skipped) {
-            println!("SKIPPED {name}: {}", findings.note);
+            println!("step {name} was skipped: {}", findings.note);
         }
         for (name, findings, _) in &self.done {
             findings.remarks.iter().for_each(|remark| println!("{name}: {remark}"));
@@ -107,6 +119,14 @@ mod tests {
         steps.run("first", "fails", || Err(Failure::new("no such thing")));
         steps.run("second", "passes", || Ok(Findings::new(3, 0, "")));
         assert_eq!(steps.done.len(), 2);
+        assert!(!steps.finish());
+    }
+
+    #[test]
+    fn skipped_step_is_a_failure_in_ci() {
+        let mut steps = Steps::new(1).strict(true);
+        steps.run("one", "is skipped", || Ok(Findings::skipped("not root")));
+        assert_eq!(steps.done[0].1.word(), "FAILED");
         assert!(!steps.finish());
     }
 

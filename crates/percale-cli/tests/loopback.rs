@@ -12,7 +12,7 @@ fn perf_works_with_ipv6_only_loopback() {
     let works =
         Command::new("unshare").args(["-n", "ip", "link", "show", "lo"]).output().is_ok_and(|out| out.status.success());
     if !root || !works {
-        return eprintln!("SKIPPED loopback of IPv6: root, unshare and ip are required");
+        return eprintln!("SKIPPED (network namespaces) loopback of IPv6: root, unshare and ip are required");
     }
     let output = Command::new("unshare")
         .args(["-n", "sh", "-c", script, env!("CARGO_BIN_EXE_percale")])

@@ -16,7 +16,12 @@ fn lines(monitor: &str) -> Option<Vec<Value>> {
     let error = text(&output.stderr);
     if error.contains("is not available here") {
         assert_eq!(output.status.code(), Some(1));
-        println!("skipped: {error}");
+        let capability = match monitor {
+            "sealed" => "mseal",
+            "bpf" => "bpf",
+            _ => "userfaultfd",
+        };
+        println!("skipped ({capability}): {error}");
         return None;
     }
     assert!(output.status.success(), "{error}");

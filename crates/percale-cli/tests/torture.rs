@@ -22,7 +22,14 @@ fn torture(arguments: &[&str]) -> (Vec<Value>, Option<i32>, String) {
 fn unavailable(lines: &[Value]) -> bool {
     let missing = lines[0]["available"] == false;
     if missing {
-        println!("skipped: {}", lines[0]["reason"]);
+        let reason = lines[0]["reason"].as_str().unwrap_or_default();
+        let capability = match lines[0]["monitor"].as_str() {
+            _ if reason.starts_with("verbs: ") => "RDMA device",
+            Some(userfaultfd) if userfaultfd.starts_with("userfaultfd") => "userfaultfd",
+            Some("sealed") => "mseal",
+            _ => "bpf",
+        };
+        println!("skipped ({capability}): {reason}");
     }
     missing
 }
@@ -83,7 +90,7 @@ fn userfaultfd_with_kept_promise_gives_no_stale_registration() {
 fn is_right_for_nobody(monitor: &str) {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can run a process as another user");
+        println!("skipped (root): only root can run a process as another user");
         return;
     }
     let place = std::env::temp_dir().join(format!("percale-torture-{}-{monitor}", std::process::id()));

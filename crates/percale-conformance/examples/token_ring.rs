@@ -37,8 +37,8 @@ fn main() {
     }
     let (mut many, mut two, mut switches) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
-        many.push(measure(options.processes, options.hops, |_| both.clone()));
-        two.push(measure(2, options.hops, |number| [first, second][number].to_string()));
+        many.push(measure("shm", options.processes, options.hops, |_| both.clone()));
+        two.push(measure("shm", 2, options.hops, |number| [first, second][number].to_string()));
         switches.push(context_switch(first, options.hops));
     }
     report(&options, &many, &two, &switches);
@@ -85,7 +85,7 @@ fn usage(word: &str) -> ! {
 /// Measures the processor time of processes that wait without receiving anything.
 fn idle(options: &Options, both: &str, seconds: u64) {
     let _watchdog = Watchdog::within("idle processes", TEST_TIMEOUT + Duration::from_secs(seconds));
-    let all = start(options.processes, options.hops, |_| both.to_owned());
+    let all = start("shm", options.processes, options.hops, |_| both.to_owned());
     // All but the first process wait for a token, and the first one waits for this program.
     std::thread::sleep(Duration::from_millis(500));
     let before: Vec<f64> = all.iter().map(|helper| processor_ms(helper.pid())).collect();

@@ -64,7 +64,7 @@ pub trait Devices: Transport {}
 /// Runs a test of the suite. If the machine does not have the transport, it prints why the test is skipped.
 pub fn run<F: Fabric>(test: fn()) {
     match F::missing() {
-        Some(why) => println!("skipped: no {} here: {why}", F::NAME),
+        Some(why) => println!("skipped (RDMA): no {} here: {why}", F::NAME),
         None => test(),
     }
 }

@@ -51,7 +51,8 @@ pub fn long() -> bool {
     std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0")
 }
 
-/// Prints that a test cannot run here, and the reason.
-pub fn skipped(what: &str, why: &str) {
-    eprintln!("SKIPPED {what}: {why}");
+/// Prints that a test cannot run here because this capability is missing, and the reason. The capabilities are listed in
+/// `xtask/src/capabilities.rs`.
+pub fn skipped(capability: &str, what: &str, why: &str) {
+    eprintln!("SKIPPED ({capability}) {what}: {why}");
 }

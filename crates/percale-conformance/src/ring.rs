@@ -37,13 +37,14 @@ fn stay() {
     sched_setaffinity(None, &set).expect("an affinity");
 }
 
-/// Starts a ring. `place` returns the processors of each process, separated by commas.
+/// Starts a ring over this transport. `place` returns the processors of each process, separated by commas.
 ///
 /// # Panics
 /// Panics if a process fails.
-pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<Helper> {
+pub fn start(transport: &str, processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<Helper> {
     let start = |number| {
         let variables = [
+            ("PERCALE_FABRIC", transport.to_owned()),
             ("PERCALE_PROCESSORS", place(number)),
             ("PERCALE_NUMBER", number.to_string()),
             ("PERCALE_PEERS", processes.to_string()),
@@ -62,9 +63,9 @@ pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Ve
 
 /// Returns the time of one hop of a ring in nanoseconds.
 #[must_use]
-pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
+pub fn measure(transport: &str, processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
     let _watchdog = Watchdog::new(&format!("a token ring of {processes} processes"));
-    let all = start(processes, hops, place);
+    let all = start(transport, processes, hops, place);
     end(all)
 }
 
@@ -92,7 +93,7 @@ pub fn ring() {
     let count: u64 = variable("PERCALE_PEERS").parse().expect("a number");
     let hops: u64 = variable("PERCALE_HOPS").parse().expect("a number");
     let _watchdog = Watchdog::within("a process of a ring", 5 * TEST_TIMEOUT);
-    let open = open("shm", "127.0.0.1:0", |domain| domain.connect_timeout(TEST_TIMEOUT));
+    let open = open(&variable("PERCALE_FABRIC"), "127.0.0.1:0", |domain| domain.connect_timeout(TEST_TIMEOUT));
     open.say_address();
     for address in ask().split(',') {
         open.insert(address);

@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn temporary_kernel_shortage_does_not_end_the_ring() {
         let Ok(ring) = IoRing::new() else {
-            println!("skipped: io_uring is not allowed here");
+            println!("skipped (io_uring): it is not allowed here");
             return;
         };
         // SAFETY: the operation has no memory.

@@ -10,7 +10,7 @@ fn table() -> Option<BufferTable> {
     match BufferTable::new(4) {
         Ok(table) => Some(table),
         Err(error) => {
-            println!("skipped: io_uring with fixed buffers is not available ({error})");
+            println!("skipped (io_uring): fixed buffers are not available ({error})");
             None
         }
     }
@@ -66,7 +66,7 @@ fn forked_child_cannot_use_the_parent_table() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"the parent's"), [0_u8; 12]);
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
-        return println!("skipped: no memory can be pinned");
+        return println!("skipped (io_uring): no memory can be pinned");
     };
     // Simulates another thread of the parent that holds the lock of the table.
     let locked = table.free();
@@ -96,7 +96,7 @@ fn slot_is_released_only_by_its_table() {
     let mut bytes = [0; 8];
     let ours: Vec<_> = (0..3).map_while(|_| table.pin(range(&mut bytes), Access::LOCAL_WRITE).ok()).collect();
     let Some(first) = ours.first().filter(|_| ours.len() == 3) else {
-        return println!("skipped: memory cannot be pinned");
+        return println!("skipped (io_uring): memory cannot be pinned");
     };
     assert_eq!(other.registered(), 0);
     let theirs = other.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
@@ -115,7 +115,7 @@ fn unknown_slot_is_rejected() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"as it was"), *b"not this");
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
-        return println!("skipped: memory cannot be pinned");
+        return println!("skipped (io_uring): memory cannot be pinned");
     };
     let slot = number(&pinned) + (1 << 16); // A number with the same low 16 bits. 
     // SAFETY: the bytes live until the call returns.

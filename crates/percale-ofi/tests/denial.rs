@@ -158,7 +158,7 @@ fn denied_system_call_gives_a_result_or_an_error() {
     let _watchdog =
         watchdog::Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
     let Some(made) = made() else {
-        return skipped("refused system calls", "libfabric's headers are not installed (libfabric-dev)");
+        return skipped("libfabric", "refused system calls", "libfabric's headers are not installed (libfabric-dev)");
     };
     let cases = denial::cases();
     let (wrong, ways) = denial::run_all(&cases, |case| run(made, case));
@@ -173,7 +173,7 @@ fn denied_system_call_gives_a_result_or_an_error() {
 fn address_space_limit_gives_a_result_or_an_error() {
     let _watchdog = watchdog::Watchdog::within("no more address space", Duration::from_secs(600));
     let Some(made) = made() else {
-        return skipped("no more address space", "libfabric's headers are not installed (libfabric-dev)");
+        return skipped("libfabric", "no more address space", "libfabric's headers are not installed (libfabric-dev)");
     };
     let (mut wrong, mut bound) = (Vec::new(), 0);
     for transport in denial::TRANSPORTS {

@@ -4,7 +4,11 @@
 //!
 //! The program is compiled against the installed libfabric. `PERCALE_LIBFABRIC` names the directory of another
 //! libfabric to run with.
+//!
+//! Each group of checks prints the requirements that its checks assert (`asserts` in `tests/c/every.h`). The tests print
+//! them with the cell of the run, as `proved shm/c: MR-001 MR-002` or `failed ...`, which `cargo xtask coverage` counts.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
@@ -50,6 +54,8 @@ fn make() -> Made {
 /// The options of a run of the program.
 #[derive(Clone, Copy, Default)]
 struct RunOptions {
+    /// The cell in which the checks prove requirements, such as `shm/c`.
+    cell: Option<&'static str>,
     /// Environment variables.
     set: &'static [(&'static str, &'static str)],
     /// Set to run registration tests with an endpoint that sends to itself.
@@ -67,7 +73,7 @@ fn run(what: &str, way: RunOptions, before: &[&str]) {
 fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
-        return skipped(what, "libfabric's headers are not installed (libfabric-dev)");
+        return skipped("libfabric", what, "libfabric's headers are not installed (libfabric-dev)");
     }
     let made = MADE.get_or_init(make);
     let mut command = match before {
@@ -128,9 +134,31 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, befor
     }
     let printed = printed.join().unwrap();
     let good = status.is_some_and(|status| status.success());
+    if let Some(cell) = way.cell {
+        print_requirements(cell, &printed);
+    }
     assert!(good, "{what} ended with {status:?}:\n{}", findings(&printed));
     let well = printed.lines().filter(|line| line.starts_with("ok ")).count();
     assert!(well >= least, "too few checks succeeded:\n{printed}");
+}
+
+/// Prints the requirements that the groups of checks assert: of "ok     vectors: av: table [AV-002 AV-003]".
+fn print_requirements(cell: &str, printed: &str) {
+    for (word, start) in [("proved", "ok "), ("failed", "WRONG ")] {
+        // An endpoint that sends to itself uses no transport except loopback.
+        let lines = printed.lines().filter(|line| line.starts_with(start));
+        let lines = lines.filter(|line| cell.starts_with("loopback") || !line.contains(", to itself: "));
+        let ids: BTreeSet<&str> = lines.filter_map(requirements_of).flatten().collect();
+        if !ids.is_empty() {
+            println!("{word} {cell}: {}", ids.into_iter().collect::<Vec<_>>().join(" "));
+        }
+    }
+}
+
+/// Returns the requirements in the line of a group.
+fn requirements_of(line: &str) -> Option<impl Iterator<Item = &str>> {
+    let (_, ids) = line.strip_suffix(']')?.rsplit_once(" [")?;
+    Some(ids.split(' '))
 }
 
 /// Returns the output of the program without the lines of passed groups.
@@ -139,7 +167,13 @@ fn findings(printed: &str) -> String {
     lines.take(400).collect::<Vec<_>>().join("\n")
 }
 
-const TCP: RunOptions = RunOptions { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
+/// The runs with one transport.
+const LOOPBACK: RunOptions =
+    RunOptions { cell: Some("loopback/c"), set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true, devices: false };
+const SHM: RunOptions =
+    RunOptions { cell: Some("shm/c"), set: &[("FI_PERCALE_TRANSPORT", "shm")], alone: false, devices: false };
+const TCP: RunOptions =
+    RunOptions { cell: Some("tcp/c"), set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
 
 /// Tests of registration, raw keys, bindings, kinds of memory and windows on one transport (`registration*.c`,
 /// `windows.c` and `specification.c` in `tests/c`).
@@ -151,54 +185,36 @@ macro_rules! registration {
             run_part(name, Some(name), least, $way, &[]);
         }
 
-        /// Requirements: MR-001, MR-002, MR-003, MR-004, MR-005, MR-007, MR-008, MR-009, MR-010, MR-011,
-        /// MR-012, MR-013, MR-014, MR-026, MR-027, MR-028, MR-029, MR-030, MR-031, MR-032, MR-033, MR-034,
-        /// MR-046, MR-047, MR-048, MR-049, MR-050, MR-051, MR-052, MR-053, MR-054, MR-066, MR-067, MR-068,
-        /// MR-071, MR-072, MR-074, MR-076, HMEM-001, HMEM-002, HMEM-005, HMEM-006, HMEM-007, HMEM-008.
         #[test]
         fn registration_calls_pass_from_c() {
             part("registration: calls", 8);
         }
 
-        /// Requirements: MR-016, MR-017, MR-018, MR-019, MR-020, MR-021, MR-022, MR-023, MR-024, MR-025,
-        /// MR-036, MR-037, MR-038, MR-039, MR-040, MR-041, MR-042, MR-043, MR-057, KEY-001.
         #[test]
         fn registration_modes_pass_from_c() {
             part("registration: modes", 6);
         }
 
-        /// Requirements: KEY-003, KEY-004, KEY-005, KEY-006, KEY-007, KEY-008, KEY-009, KEY-010, KEY-011,
-        /// KEY-012, KEY-013, KEY-014, KEY-015, KEY-016, KEY-017, KEY-018, KEY-019.
         #[test]
         fn registration_keys_pass_from_c() {
             part("registration: keys", 6);
         }
 
-        /// Requirements: BIND-001, BIND-002, BIND-003, BIND-004, BIND-005, BIND-006, BIND-007, BIND-008,
-        /// BIND-009, BIND-010, BIND-011, BIND-012, MR-070, MR-073, MR-075, BIND-013, BIND-014, BIND-015,
-        /// BIND-016, BIND-017, BIND-018, BIND-020, MR-055, MR-056.
         #[test]
         fn registration_bindings_pass_from_c() {
             part("registration: binding", 9);
         }
 
-        /// Requirements: MR-058, MR-059, MR-060, MR-061, MR-062, MR-063, MR-064, MR-065, KEY-002.
         #[test]
         fn registration_events_pass_from_c() {
             part("registration: events", 3);
         }
 
-        /// Requirements: MW-001, MW-002, MW-003, MW-004, MW-005, MW-007, MW-008, MW-015, MW-017, MW-018,
-        /// MW-019, MW-020, MW-021, MW-022, MW-023, MW-024, MW-025, MW-026, MW-028, MW-029, MW-030, MW-031,
-        /// MW-034, MW-035, MW-036, MW-037, MW-043, MW-044, MW-045, MW-046, MW-047, MW-048, MW-049.
         #[test]
         fn windows_pass_from_c() {
             part("windows", 4);
         }
 
-        /// Requirements: MR-006, MR-077, MR-078, MR-079, MR-080, MR-082, KEY-020, KEY-021, BIND-021,
-        /// BIND-022, BIND-023, BIND-024, CMP-021, DWQ-024, DWQ-025, DWQ-026, DWQ-027, TRIG-020, ATM-007,
-        /// MW-039, MW-051, MW-052.
         #[test]
         fn specification_decisions_pass_from_c() {
             part("specification", 15);
@@ -208,119 +224,102 @@ macro_rules! registration {
 
 mod loopback {
     mod c {
-        registration!(crate::RunOptions { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true, devices: false });
+        registration!(crate::LOOPBACK);
+
+        /// Messages, accesses, atomic operations and counters of an endpoint that sends to itself.
+        #[test]
+        fn pair_groups_pass_from_c() {
+            part(", to itself", 120);
+        }
+
+        #[test]
+        fn completion_queues_pass_from_c() {
+            part("completion queues", 6);
+        }
     }
 }
 
-/// Address vectors. The tests of scalable endpoints are elsewhere.
-macro_rules! vectors {
-    ($way:expr) => {
-        /// Requirements: AV-001, AV-002, AV-003, AV-004, AV-005, AV-006, AV-007, AV-009, AV-010, AV-011,
-        /// AV-012, AV-013, AV-014, AV-015, AV-016, AV-017, AV-018, AV-019, AV-020, AV-021, AV-022, AV-023,
-        /// AV-024, AV-025, AV-026, AV-027, AV-028, AV-029, AV-030, AV-031, AV-032, AV-033, AV-034, AV-035,
-        /// AV-036, AV-037, AV-038, AV-039, AV-040, AV-041, AV-042, AV-043, AV-044, AV-045, AV-046, AV-047,
-        /// AV-048, AV-049, AV-050, AV-054, AV-055, AV-056, AV-057, AV-058.
-        #[test]
-        fn address_vectors_pass_from_c() {
-            crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
-        }
-    };
-}
-
-/// Contexts, triggers and groups: tests with two endpoints in one process. The names of the test groups contain the
-/// requirements.
+/// Tests with two endpoints in one process: address vectors, contexts, triggers and groups.
 macro_rules! others {
     ($way:expr) => {
-        /// Requirements: AV-008, AV-051, AV-052, CTX-007, CTX-008, CTX-011.
+        #[test]
+        fn address_vectors_pass_from_c() {
+            part("vectors", 12);
+        }
+
         #[test]
         fn contexts_pass_from_c() {
-            crate::run_part("contexts", Some("contexts"), 4, $way, &[]);
+            part("contexts", 4);
         }
 
-        /// Requirements: AV-053.
         #[test]
         fn connections_pass_from_c() {
-            crate::run_part("connections", Some("connections"), 4, $way, &[]);
+            part("connections", 4);
         }
 
-        /// Requirements: TRIG-001.
         #[test]
         fn refused_triggers_pass_from_c() {
-            crate::run_part("rejected triggers", Some("refused"), 1, $way, &[]);
+            part("refused", 1);
         }
 
-        /// Requirements: TRIG-002, TRIG-003, TRIG-005, TRIG-006, TRIG-009, TRIG-010, TRIG-011, TRIG-012,
-        /// TRIG-014, TRIG-015, TRIG-016, TRIG-017, TRIG-018, XPU-001, XPU-002, XPU-003, XPU-005, XPU-006,
-        /// XPU-007, XPU-008, XPU-009, XPU-014, XPU-016, DWQ-001, DWQ-002, DWQ-003, DWQ-004, DWQ-005,
-        /// DWQ-006, DWQ-007, DWQ-008, DWQ-009, DWQ-011, DWQ-012, DWQ-013, DWQ-014, DWQ-016, DWQ-017,
-        /// DWQ-018, DWQ-022.
         #[test]
         fn triggers_and_deferred_work_pass_from_c() {
-            crate::run_part("triggers", Some("triggers"), 17, $way, &[]);
+            part("triggers", 22);
         }
 
-        /// Requirements: MR-035, MR-044, MR-045.
         #[test]
         fn collectives_pass_from_c() {
-            crate::run_part("collectives", Some("collectives"), 5, $way, &[]);
+            part("collectives", 5);
         }
     };
 }
 
 mod shm {
-    /// Requirements: OFI-001.
-    #[test]
-    fn every_entry_of_every_table() {
-        super::run("every entry of libfabric, shared memory", super::RunOptions::default(), &[]);
-    }
-
     mod c {
-        registration!(crate::RunOptions::default());
-        vectors!(crate::RunOptions::default());
-        others!(crate::RunOptions::default());
+        registration!(crate::SHM);
+        others!(crate::SHM);
+
+        /// Requirements: OFI-001.
+        #[test]
+        fn every_entry_of_every_table() {
+            crate::run("every entry of libfabric, shared memory", crate::RunOptions { set: &[], ..crate::SHM }, &[]);
+        }
 
         /// Runs in which the kernel does not copy between processes, and in which targets execute all accesses.
         mod executed {
             registration!(crate::RunOptions {
-                set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")],
-                alone: false,
-                devices: false
+                set: &[("FI_PERCALE_TRANSPORT", "shm"), ("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")],
+                ..crate::SHM
             });
         }
     }
 }
 
 mod tcp {
-    /// Requirements: OFI-001.
-    #[test]
-    fn every_entry_of_every_table() {
-        super::run("every entry of libfabric, tcp", super::TCP, &[]);
-    }
-
     mod c {
         registration!(crate::TCP);
-        vectors!(crate::TCP);
         others!(crate::TCP);
+
+        /// Requirements: OFI-001.
+        #[test]
+        fn every_entry_of_every_table() {
+            crate::run("every entry of libfabric, tcp", crate::TCP, &[]);
+        }
     }
 }
 
-/// Device memory, with the machine's driver or with a double of it (`tests/c/devices.c`). The names of the test groups
-/// contain the requirements.
+/// Device memory, with the machine's driver or with a double of it (`tests/c/devices.c`).
 mod devices {
     use super::{RunOptions, run_part};
 
     /// Defines one test for each configuration: a transport and environment variables.
     macro_rules! devices {
-        ($($transport:ident: $alone:expr, $set:expr;)+) => {
-            $(mod $transport {
+        ($($name:ident: $transport:ident, $set:expr;)+) => {
+            $(mod $name {
                 mod c {
-                    /// Requirements: HMEM-003, HMEM-004, HMEM-005, HMEM-006, HMEM-007,
-                    /// HMEM-008, HMEM-009, HMEM-011, HMEM-012, HMEM-013, HMEM-014, HMEM-015,
-                    /// HMEM-016, HMEM-017, RCACHE-015, RCACHE-016, RCACHE-017, RCACHE-019,
-                    /// XPU-004, XPU-020, MR-081.
                     #[test]
                     fn device_memory_tests_pass_from_c() {
-                        crate::devices::run(crate::RunOptions { set: $set, alone: $alone, devices: true });
+                        crate::devices::run(crate::RunOptions { set: $set, devices: true, ..crate::$transport });
                     }
                 }
             })+
@@ -328,41 +327,41 @@ mod devices {
     }
 
     fn run(way: RunOptions) {
-        run_part("devices from C", Some("devices"), 9, way, &[]);
+        run_part("devices from C", Some("devices"), 10, way, &[]);
     }
 
     devices! {
-        loopback: true, &[("FI_PERCALE_TRANSPORT", "loopback")];
-        shm: false, &[("FI_PERCALE_TRANSPORT", "shm")];
-        disabled: false, &[("FI_PERCALE_TRANSPORT", "shm"), ("FI_HMEM_DISABLE_P2P", "1")];
-        unmonitored: false, &[
+        loopback: LOOPBACK, &[("FI_PERCALE_TRANSPORT", "loopback")];
+        shm: SHM, &[("FI_PERCALE_TRANSPORT", "shm")];
+        disabled: SHM, &[("FI_PERCALE_TRANSPORT", "shm"), ("FI_HMEM_DISABLE_P2P", "1")];
+        disabled_tcp: TCP, &[("FI_PERCALE_TRANSPORT", "tcp"), ("FI_HMEM_DISABLE_P2P", "1")];
+        disabled_loopback: LOOPBACK, &[("FI_PERCALE_TRANSPORT", "loopback"), ("FI_HMEM_DISABLE_P2P", "1")];
+        unmonitored: SHM, &[
+            ("FI_PERCALE_TRANSPORT", "shm"),
             ("FI_MR_CUDA_CACHE_MONITOR_ENABLED", "0"),
             ("FI_MR_ROCR_CACHE_MONITOR_ENABLED", "0"),
             ("FI_MR_ZE_CACHE_MONITOR_ENABLED", "0"),
         ];
-        monitored: false, &[
+        monitored: SHM, &[
+            ("FI_PERCALE_TRANSPORT", "shm"),
             ("FI_MR_CUDA_CACHE_MONITOR_ENABLED", "1"),
             ("FI_MR_ROCR_CACHE_MONITOR_ENABLED", "1"),
             ("FI_MR_ZE_CACHE_MONITOR_ENABLED", "1"),
         ];
-        tcp: false, &[("FI_PERCALE_TRANSPORT", "tcp")];
+        tcp: TCP, &[("FI_PERCALE_TRANSPORT", "tcp")];
         // For the double of the driver: memory of pools, and mapped memory.
-        pools: false, &[("FI_PERCALE_TRANSPORT", "shm"), (crate::POOLS, "1")];
-        mapped: false, &[("FI_PERCALE_TRANSPORT", "tcp"), (crate::POOLS, "mapped")];
+        pools: SHM, &[("FI_PERCALE_TRANSPORT", "shm"), (crate::POOLS, "1")];
+        mapped: TCP, &[("FI_PERCALE_TRANSPORT", "tcp"), (crate::POOLS, "mapped")];
     }
 }
 
-/// The registration cache, as a C program uses it (`tests/c/cache.c`). The names of the test groups contain the
-/// requirements.
+/// The registration cache, as a C program uses it (`tests/c/cache.c`).
 mod cache {
-    use super::{RunOptions, run_part};
+    use super::{SHM, run_part};
 
-    /// Requirements: RCACHE-001, RCACHE-003, RCACHE-004, RCACHE-005, RCACHE-006, RCACHE-007, RCACHE-008,
-    /// RCACHE-009, RCACHE-010, RCACHE-011, RCACHE-012, RCACHE-013, RCACHE-014, RCACHE-020, RCACHE-021,
-    /// RCACHE-022, RCACHE-023, RCACHE-027.
     #[test]
     fn registration_cache_tests_pass_from_c() {
-        run_part("the registration cache from C", Some("registration cache"), 8, RunOptions::default(), &[]);
+        run_part("the registration cache from C", Some("registration cache"), 8, SHM, &[]);
     }
 }
 
@@ -371,7 +370,7 @@ mod cache {
 fn provider_passes_valgrind() {
     let what = "every entry of libfabric, under valgrind";
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
-        return skipped(what, "valgrind is not installed");
+        return skipped("valgrind", what, "valgrind is not installed");
     }
     // Valgrind runs one thread at a time. Without fair scheduling, the polling thread of the program delays the
     // connecting thread for seconds, which is not a defect.
@@ -380,6 +379,6 @@ fn provider_passes_valgrind() {
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
     // A forked child does not release the memory that it inherited, so in the child all of it counts as leaked.
     let set = &[("FI_PERCALE_CONNECT_TIMEOUT", "60000"), ("EVERY_WITHOUT", "forked")];
-    let patient = RunOptions { set, alone: false, devices: false };
+    let patient = RunOptions { set, ..RunOptions::default() };
     run(what, patient, &[&valgrind[..], &lost[..]].concat());
 }

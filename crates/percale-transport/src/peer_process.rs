@@ -208,7 +208,7 @@ mod tests {
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = PeerProcess::of(child.id().cast_signed()).unwrap();
         if let Err(error) = process.space() {
-            println!("skipped: /proc/PID/mem cannot be opened ({error})");
+            println!("skipped (CMA): /proc/PID/mem cannot be opened ({error})");
             child.kill().unwrap();
             child.wait().unwrap();
             return;

@@ -23,12 +23,12 @@ pub(crate) fn beside_this_program() -> std::path::PathBuf {
     program.with_file_name("libpercale_verbs_double.so")
 }
 
-/// Returns whether the double is used. If so, prints why tests of pinned pages are skipped: the double copies to the
+/// Returns whether the double is used. If so, prints why tests of pinned pages are skipped (RDMA device): the double copies to the
 /// memory that is mapped at an address at the time of the copy.
 pub fn pins_no_pages() -> bool {
     let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
     if is_double {
-        println!("skipped: the double of libibverbs pins no pages");
+        println!("skipped (RDMA device): the double of libibverbs pins no pages");
     }
     is_double
 }
@@ -40,7 +40,7 @@ pub fn on(devices: &str, test: impl FnOnce()) {
         return test();
     }
     if !std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double")) {
-        return println!("skipped: {LIBRARY} does not name a double of libibverbs (cargo xtask test --only verbs)");
+        return println!("skipped (RDMA double): {LIBRARY} names no double of libibverbs (xtask test --only verbs)");
     }
     let name = std::thread::current().name().expect("the thread of a test has a name").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));

@@ -34,7 +34,7 @@ fn forbid(call: libc::c_long) {
 fn a_monitor_that_is_not_available_turns_caching_off_with_a_warning() {
     let table = match BufferTable::new(8) {
         Ok(table) => table,
-        Err(why) => return eprintln!("SKIPPED: io_uring: {why}"),
+        Err(why) => return eprintln!("SKIPPED (io_uring): {why}"),
     };
     let settings = CacheSettings::default().monitor(CacheMonitor::Userfaultfd).no_unseen_changes();
     let domain = Info::discover().expect("found").domain().registration_cache(settings.clone()).open().expect("opens");

@@ -42,14 +42,14 @@ fn service_thread_does_not_inherit_affinity_or_scheduling() {
     one.set((0..CpuSet::MAX_CPU).find(|&processor| here.is_set(processor)).expect("a processor"));
     sched_setaffinity(None, &one).expect("an affinity");
     if here.count() == 1 {
-        eprintln!("SKIPPED processors of the service thread: only one is available");
+        eprintln!("SKIPPED (two processors) processors of the service thread: only one is available");
     } else {
         assert_ne!(allowed_here(), everything, "this thread is pinned");
     }
     let urgent = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are a valid structure that is only read, and 0 denotes the calling thread.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const urgent) } != 0 {
-        eprintln!("SKIPPED priority of the service thread: {}", std::io::Error::last_os_error());
+        eprintln!("SKIPPED (real-time priority) priority of the service thread: {}", std::io::Error::last_os_error());
     }
     let domain = percale::Info::discover().expect("discovery").domain().open().expect("a domain");
     let wanted = (everything, libc::SCHED_OTHER.to_string());

@@ -148,7 +148,7 @@ fn nothing_is_kept_if_the_query_for_changes_is_denied() {
         let userfaultfd = Choice::Userfaultfd(Unseen::NeverMade.into());
         let cache = match Cache::builder(pins.clone()).monitor(userfaultfd).open() {
             Ok(cache) => cache,
-            Err(why) => return println!("skipped: {why}"),
+            Err(why) => return println!("skipped (userfaultfd): {why}"),
         };
         let lane = cache.lane();
         let memory = vec![0_u8; 1 << 20];

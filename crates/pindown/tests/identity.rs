@@ -12,11 +12,12 @@ mod oracle;
 
 /// Opens a cache with the monitor of the case, if it is available.
 fn open(oracle: &Oracle) -> Option<Cache<Oracle>> {
-    let choice = match std::env::var("PINDOWN_MONITOR").as_deref() {
-        Ok("bpf") => Choice::Bpf,
-        _ => Choice::Userfaultfd(Settings::new(Unseen::NeverMade)),
+    let (capability, choice) = match std::env::var("PINDOWN_MONITOR").as_deref() {
+        Ok("bpf") => ("bpf", Choice::Bpf),
+        _ => ("userfaultfd", Choice::Userfaultfd(Settings::new(Unseen::NeverMade))),
     };
-    Cache::builder(oracle.clone()).monitor(choice).open().map_err(|why| eprintln!("skipped: {why}")).ok()
+    let opened = Cache::builder(oracle.clone()).monitor(choice).open();
+    opened.map_err(|why| eprintln!("skipped ({capability}): {why}")).ok()
 }
 
 fn each_monitor(case: &str) {
@@ -88,7 +89,7 @@ fn descendant_with_reused_process_id_has_a_separate_monitor() {
 #[ignore = "started by the other tests, in a process of its own"]
 fn same_number_process() {
     if !new_namespace() {
-        return eprintln!("skipped: only root has PID namespaces");
+        return eprintln!("skipped (root): only root has PID namespaces");
     }
     let memory = Memory::new(1);
     fork(|| {

@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 fn advice_by_an_io_worker_is_reported() {
     let monitor = match Monitor::in_process() {
         Ok(monitor) => monitor,
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => return eprintln!("skipped (bpf): {why}"),
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping.

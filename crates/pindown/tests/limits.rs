@@ -37,7 +37,7 @@ struct Program(PathBuf);
 impl Program {
     fn new(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can run a process as another user");
+            eprintln!("skipped (root): only root can run a process as another user");
             return None;
         }
         let place = std::env::temp_dir().join(format!("pindown-limits-{}-{name}", std::process::id()));
@@ -169,7 +169,7 @@ fn fresh() -> String {
     let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));
     let cache = match builder.open() {
         Ok(cache) => cache,
-        Err(why) => return format!("skipped: {why}"),
+        Err(why) => return format!("skipped (userfaultfd): {why}"),
     };
     let lane = cache.lane();
     let mut most = 0;
@@ -199,7 +199,7 @@ fn locked() -> String {
     let settings = Settings::new(Unseen::GuardsRefused);
     let cache = match Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(settings)).open() {
         Ok(cache) => cache,
-        Err(why) => return format!("skipped: {why}"),
+        Err(why) => return format!("skipped (userfaultfd): {why}"),
     };
     let lane = cache.lane();
     // Registrations in use are not evicted, so the memory that they lock stays locked. The program itself locks half of

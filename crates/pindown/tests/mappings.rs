@@ -50,7 +50,7 @@ fn locked_memory_uses_few_mappings_and_releases_them() {
     let choice = Choice::Userfaultfd(Settings::new(Unseen::GuardsRefused));
     let cache = match Cache::builder(Device).max_count(8192).monitor(choice).open() {
         Ok(cache) => cache,
-        Err(why) => return println!("skipped: {why}"),
+        Err(why) => return println!("skipped (userfaultfd): {why}"),
     };
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping, at an address that the kernel chooses.

@@ -193,7 +193,7 @@ fn monitor_thread_process() {
     let monitor = Choice::Userfaultfd(if plain { settings.plain() } else { settings });
     let cache = match Cache::builder(oracle::Oracle::new()).monitor(monitor).open() {
         Ok(cache) => cache,
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => return eprintln!("skipped (userfaultfd): {why}"),
     };
     let after = threads();
     let [watching] = Vec::from_iter(after.into_iter().filter(|id| !before.contains(id)))[..] else {

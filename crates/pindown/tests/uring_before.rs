@@ -17,7 +17,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 }
 
 fn monitor() -> Option<Monitor> {
-    Monitor::in_process().map_err(|why| eprintln!("skipped: {why}")).ok()
+    Monitor::in_process().map_err(|why| eprintln!("skipped (bpf): {why}")).ok()
 }
 
 fn submit(ring: &mut IoUring, entries: &[Entry]) {
@@ -87,7 +87,7 @@ fn truncation_submitted_before_monitoring_is_reported() {
     happens(event);
     match completed(&mut ring, 2)[1] {
         0 => assert!(reported(&monitor, seen, &memory)),
-        error => eprintln!("skipped: this kernel's io_uring does not truncate ({error})"),
+        error => eprintln!("skipped (newer kernel): this kernel's io_uring does not truncate ({error})"),
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn judge(tests: ProgramRow, printed: &[String]) -> ProgramRow {
         processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
     };
     let found = printed.windows(2).filter_map(|lines| heading_in(&lines[0], &lines[1])).map(str::to_owned);
-    let skipped = printed.iter().filter(|line| line.starts_with("skipped: ")).cloned().collect::<Vec<_>>();
+    let skipped = printed.iter().filter(|line| line.starts_with("skipped ")).cloned().collect::<Vec<_>>();
     row.failed += skipped.len();
     let notes = std::iter::once(text).chain(found).chain(skipped).chain(Some(row.note).filter(|note| !note.is_empty()));
     row.note = notes.collect::<Vec<_>>().join("; ");
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn skipped_test_is_a_failure() {
-        let row = judged(2, &format!("skipped: no verbs here: no device\n{CLEAN}"));
+        let row = judged(2, &format!("skipped (RDMA): no verbs here: no device\n{CLEAN}"));
         assert_eq!((row.result, row.failed), (Verdict::Failed, 1));
-        assert!(row.note.ends_with("skipped: no verbs here: no device"), "{}", row.note);
+        assert!(row.note.ends_with("skipped (RDMA): no verbs here: no device"), "{}", row.note);
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
         is_named && !(arguments.quick && step.is_slow())
     };
     let chosen: Vec<Step> = Step::value_variants().iter().copied().filter(wanted).collect();
-    let mut steps = Steps::new(chosen.len());
+    let mut steps = Steps::new(chosen.len()).strict(crate::machine::is_ci());
     for step in chosen {
         step.run(place, arguments, &mut steps);
     }

@@ -1,5 +1,6 @@
 //! The steps that run tests with Rust's harness. The result of each test is stored.
 
+use crate::capabilities;
 use crate::failure::{Failure, Outcome};
 use crate::libtest::{LibtestLine, Reader};
 use crate::place::Repository;
@@ -75,19 +76,27 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
     }
     let apart = [(TestEnding::Skipped, "skipped"), (TestEnding::Ignored, "ignored")];
     let apart = apart.map(|(ending, what)| (count(ending), what)).into_iter().filter(|(count, _)| *count > 0);
-    let note = apart.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
-    Findings::new(passed, failed, note).with_remarks(skips(found))
+    let mut note = apart.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
+    // A machine for CI has certain capabilities, and a test that was skipped because of one of them has failed.
+    let refused = if crate::machine::is_ci() { capabilities::refused(found) } else { Vec::new() };
+    if !refused.is_empty() {
+        refused.iter().for_each(|line| println!("  {line}"));
+        note += &format!(", {} of them because of capabilities that CI must have", refused.len());
+    }
+    Findings::new(passed, failed + refused.len(), note).with_remarks(skips(found))
 }
 
-/// Returns the number of skipped tests for each reason, in descending order.
+/// Returns the number of skipped tests for each missing capability and reason, in descending order.
 fn skips(found: &[TestResult]) -> Vec<String> {
-    let mut reasons = BTreeMap::<&str, usize>::new();
+    let mut reasons = BTreeMap::<String, usize>::new();
     for test in found.iter().filter(|test| test.ending == TestEnding::Skipped) {
-        *reasons.entry(test.because.as_deref().unwrap_or("no reason given")).or_default() += 1;
+        let because = test.because.as_deref().unwrap_or("no reason given");
+        let lacks = test.lacks.as_ref().map(|capability| format!(" ({capability})")).unwrap_or_default();
+        *reasons.entry(format!("skipped{lacks}: {because}")).or_default() += 1;
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, count)| Reverse(*count));
-    reasons.into_iter().map(|(reason, count)| format!("{count} skipped: {reason}")).collect()
+    reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect()
 }
 
 /// Runs `cargo test` and reads the result of every test. Prints the counts of each program, and all output that does
@@ -104,9 +113,11 @@ pub(crate) fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestR
     let status = program.streams(|stream, line| match read(&mut reader, stream, line) {
         LibtestLine::Program => (start, before) = (Instant::now(), reader.tests.len()),
         LibtestLine::Totals => {
-            let (tests, seconds) = (reader.tests.len() - before, start.elapsed().as_secs_f64());
+            let count = |ending| reader.tests[before..].iter().filter(|test| test.ending == ending).count();
+            let tests = reader.tests.len() - before - count(TestEnding::Elsewhere);
+            let seconds = start.elapsed().as_secs_f64();
             if tests > 0 {
-                let skipped = reader.tests[before..].iter().filter(|test| test.ending == TestEnding::Skipped).count();
+                let skipped = count(TestEnding::Skipped);
                 let skipped = if skipped > 0 { format!(", {skipped} of them skipped") } else { String::new() };
                 println!("  {:<44} {tests:>5} tests {seconds:>7.1} s{skipped}", reader.program());
             }
@@ -143,12 +154,10 @@ mod tests {
 
     #[test]
     fn skipped_tests_are_counted_by_reason() {
-        let test = |ending, because: Option<&str>| TestResult {
-            step: "tests".into(),
-            program: "conformance".into(),
-            name: "a".into(),
-            ending,
-            because: because.map(str::to_owned),
+        let test = |ending, because: Option<&str>| {
+            let lacks = because.filter(|&because| because == "no device").map(|_| "RDMA device".to_owned());
+            let because = because.map(str::to_owned);
+            TestResult { because, lacks, ..TestResult::new("tests", "conformance", "a", ending) }
         };
         let (device, root) = (Some("no device"), Some("not root"));
         let found = [
@@ -157,9 +166,10 @@ mod tests {
             test(TestEnding::Passed, None),
             test(TestEnding::Skipped, device),
             test(TestEnding::Skipped, None),
+            test(TestEnding::Elsewhere, Some("in the guest")),
         ];
         let lines = skips(&found);
-        assert_eq!(lines[0], "2 skipped: no device");
+        assert_eq!(lines[0], "2 skipped (RDMA device): no device");
         assert!(lines.len() == 3 && lines.contains(&"1 skipped: no reason given".to_owned()));
     }
 

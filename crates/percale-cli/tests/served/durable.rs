@@ -44,7 +44,7 @@ impl Drop for Disk {
 }
 
 const NOT_ALLOWED: &str =
-    "skipped: mounting a file system in a file is not allowed here (it takes root and a loop device)";
+    "skipped (loop device): a file system in a file cannot be mounted here (it takes root and a loop device)";
 
 /// Requirements: SRV-011.
 #[test]

@@ -207,7 +207,7 @@ fn parts_that_others_prepared_are_not_written_to() {
         assert!(error.contains("open to other users"), "{error}");
         place.mode("local/.percale-parts", 0o700);
         if std::os::unix::fs::chown(part.parent().unwrap(), Some(12345), None).is_err() {
-            println!("skipped: giving a directory to another user requires root");
+            println!("skipped (root): giving a directory to another user requires root");
             continue;
         }
         let error = refused(&copy(&serving.at("a"), &place.text("local/b"), &[]));
@@ -233,7 +233,7 @@ fn leased_files_are_rejected_without_blocking_others() {
         (file, taken == 0)
     });
     if leased.iter().any(|(_, taken)| !taken) {
-        return println!("skipped: this file system gives no leases");
+        return println!("skipped (leases): this file system has no leases");
     }
     // The kernel gives the holder of the lease up to 45 s to release it.
     let start = Instant::now();

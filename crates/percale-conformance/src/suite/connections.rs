@@ -353,7 +353,7 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
 pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     let pairs = 500.min(crate::measure::most_descriptors() / 36);
     if pairs < 500 {
-        crate::skipped("500 pairs", &format!("there are descriptors for {pairs} only"));
+        crate::skipped("descriptors", "500 pairs", &format!("there are descriptors for {pairs} only"));
     }
     let timeout = |domain: percale::domain::DomainBuilder| domain.connect_timeout(Duration::from_secs(60));
     let mesh = Mesh::<F>::with(2, timeout, |_, endpoint| endpoint);
@@ -473,7 +473,7 @@ pub fn a_wildcard_advertises_one_address<F: Peers + Real>() {
         let endpoint = match domain.endpoint().vector(&vector).bind(bind) {
             Ok(endpoint) => endpoint,
             Err(error) if bind.starts_with('[') => {
-                crate::skipped("a wildcard of IPv6", &error.to_string());
+                crate::skipped("IPv6", "a wildcard of IPv6", &error.to_string());
                 continue;
             }
             Err(error) => panic!("{bind}: {error}"),

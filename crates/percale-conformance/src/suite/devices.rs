@@ -423,7 +423,7 @@ pub fn window_binds_to_a_device_region<F: Devices>() {
 
 /// A program on the device starts sends in the order of the queue.
 ///
-/// Requirements: XPU-013, XPU-015, XPU-018, XPU-020.
+/// Requirements: XPU-013, XPU-018, XPU-020.
 pub fn device_kernel_triggers_sends_in_queue_order<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let program = crate::kernel::Store::new();

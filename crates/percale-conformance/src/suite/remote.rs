@@ -10,6 +10,7 @@ use percale::{
 use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
+use crate::random::Random;
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
@@ -125,6 +126,50 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
             same(&bytes_of(&region), &before, "nothing was written");
         }
     }
+}
+
+/// Random keys, ranges that wrap around or exceed the region, missing rights, and keys of another domain.
+///
+/// Requirements: REV-008.
+pub fn random_accesses_are_rejected<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let before = content(1, 3000);
+    let domain = &mesh.test_endpoint(1).domain;
+    let regions = [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE, ALL]
+        .map(|access| (domain.register(before.clone(), access).expect("a region"), access));
+    let other = mesh.fabric.domain(|domain| domain);
+    let foreign = other.register(before.clone(), ALL).expect("a region of another domain");
+    let mut random = Random::new(crate::random::seed());
+    for _ in 0..if crate::long() { 100_000 } else { 1000 } {
+        let (region, access) = &regions[random.below(regions.len())];
+        let part = region.remote().at(0..8);
+        let (mut tried, mut writes) = (part, random.below(2) == 0);
+        match random.below(4) {
+            // Each bit of the key is drawn, or one bit is changed.
+            0 => tried.key = if random.below(2) == 0 { random.next() } else { part.key ^ (1 << random.below(64)) },
+            1 => {
+                let past = [2993, 3000, u64::MAX, u64::MAX - 7, 1 << 63, random.next() | (1 << 32)];
+                tried.address = past[random.below(past.len())];
+            }
+            2 => tried.key = foreign.key(),
+            _ if *access == ALL => continue,
+            _ => writes = !access.contains(Access::REMOTE_WRITE),
+        }
+        if tried.key != part.key && regions.iter().any(|(region, _)| region.key() == tried.key) {
+            continue;
+        }
+        let ended = if writes {
+            mesh.finish(a.write(peer, vec![0x55; 8], tried)).map(drop).map_err(|error| error.to_string())
+        } else {
+            mesh.finish(a.read(peer, tried, vec![0x55; 8])).map(drop).map_err(|error| error.to_string())
+        };
+        assert!(ended.is_err(), "write {writes} of {tried:?} with {access:?} was executed");
+    }
+    for (region, _) in &regions {
+        same(&bytes_of(region), &before, "nothing was written");
+    }
+    same(&bytes_of(&foreign), &before, "nothing was written");
 }
 
 /// A key is valid in one domain.

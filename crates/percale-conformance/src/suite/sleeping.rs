@@ -98,7 +98,7 @@ pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
 /// between.
 ///
 /// Requirements: CMP-015.
-pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
+pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Real>() {
     let _watchdog = Watchdog::new("sleeper is woken after another waiter has stopped");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     std::thread::scope(|scope| {

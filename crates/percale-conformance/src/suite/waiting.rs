@@ -77,7 +77,7 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
 /// counter reaches the value, when an operation fails, or when the timeout expires.
 ///
 /// Requirements: CMP-013, CMP-016.
-pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
+pub fn waits_on_counters_and_queues_make_progress<F: Real>() {
     let _watchdog = Watchdog::new("waits on counters and queues make progress");
     let (queue, counter) = (CompletionQueue::default(), Counter::new());
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));

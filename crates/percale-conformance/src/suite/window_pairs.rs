@@ -292,7 +292,9 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
             bind(&mesh, &two, &region, how(200..300, all, 9)).expect("a bind"),
         ];
         if F::NAME == "verbs" && !device_has_windows(&mesh, names[0]) {
-            return println!("skipped: the device has no windows: the owner's processor makes these accesses");
+            return println!(
+                "skipped (RDMA windows): the device has no windows: the owner's processor makes these accesses"
+            );
         }
         for name in names {
             let expected = bytes(name.address as usize..name.address as usize + 100);

@@ -46,7 +46,7 @@ pub fn operation_of_written_variable_starts_immediately<F: Transport>() {
 
 /// The order in which variables are written does not change the order in which operations start.
 ///
-/// Requirements: XPU-015, XPU-018.
+/// Requirements: XPU-018.
 pub fn operations_begin_in_the_order_of_the_queue<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let all: [Variable; 4] = variables(&mesh);

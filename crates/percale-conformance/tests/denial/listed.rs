@@ -43,7 +43,7 @@ fn seen(transport: &str) -> BTreeSet<String> {
 fn every_observed_system_call_is_denied_or_exempt() {
     let works = Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success());
     if !works {
-        return skipped("the list of system calls", "strace is not installed, or not allowed");
+        return skipped("strace", "the list of system calls", "strace is not installed, or not allowed");
     }
     let _watchdog = Watchdog::new("the list of system calls");
     let mut all = seen("any");

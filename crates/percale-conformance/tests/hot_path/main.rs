@@ -268,7 +268,7 @@ fn pools_allocate_nothing<F: Fabric>() {
 fn call_no_system(transport: &str) {
     let traced = std::process::Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {
-        return skipped("system calls of the hot path", "strace is missing, or may not trace here");
+        return skipped("strace", "system calls of the hot path", "strace is missing, or may not trace here");
     }
     let file = std::env::temp_dir().join(format!("percale-calls-{}", std::process::id()));
     let path = file.to_str().expect("a plain name");

@@ -123,7 +123,7 @@ fn new_connections_use_tcp_without_shared_memory() {
         let answer = found("before", call, error);
         println!("{name}, error {error}: {answer}");
         if answer.starts_with("skipped") {
-            return skipped("calls that fail", &answer);
+            return skipped("seccomp", "calls that fail", &answer);
         }
         assert!(answer.starts_with("tcp: "), "{name}, error {error}: {answer}");
     }
@@ -137,7 +137,7 @@ fn connections_survive_shared_memory_exhaustion() {
         let answer = found("connected", call, error);
         println!("{name}, error {error}: {answer}");
         if answer.starts_with("skipped") {
-            return skipped("calls that fail", &answer);
+            return skipped("seccomp", "calls that fail", &answer);
         }
         assert!(answer.starts_with("shm: "), "{name}, error {error}: {answer}");
     }

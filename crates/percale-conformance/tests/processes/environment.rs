@@ -17,27 +17,40 @@ const NOBODY: u32 = 65_534;
 /// skipped.
 pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
-        skipped(what, "root is required");
+        skipped("root", what, "root is required");
         return false;
     }
     for program in programs {
         if Command::new(program).arg("--version").output().is_err() && Command::new(program).arg("-V").output().is_err()
         {
-            skipped(what, &format!("{program} is not installed"));
+            skipped("network namespaces", what, &format!("{program} is not installed"));
             return false;
         }
     }
     let works = Command::new("unshare").args(["-n", "true"]).status().is_ok_and(|status| status.success());
     if programs.contains(&"unshare") && !works {
-        skipped(what, "network namespaces cannot be made here");
+        skipped("network namespaces", what, "network namespaces cannot be made here");
         return false;
     }
     true
 }
 
+crate::on!(shm: {
+    shared_memory_is_chosen_on_one_machine,
+    the_environment_chooses_the_transport,
+    unusable_selected_transport_is_a_descriptive_error,
+});
+crate::on!(tcp: {
+    long_partition_fails_operations_and_short_one_does_not,
+    peer_limited_to_tcp_is_reached_by_tcp_with_a_reason,
+    peer_of_another_user_is_reached_by_tcp_with_a_reason,
+    peer_on_another_host_is_reached_by_tcp_with_a_reason,
+    the_environment_chooses_the_transport,
+    unusable_selected_transport_is_a_descriptive_error,
+});
+
 /// Requirements: CON-007.
-#[test]
-fn shared_memory_is_chosen_on_one_machine() {
+fn shared_memory_is_chosen_on_one_machine(chosen: &str) {
     let _watchdog = Watchdog::new("shared memory is chosen on one machine");
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -46,7 +59,7 @@ fn shared_memory_is_chosen_on_one_machine() {
     open.exchange(peer, 1, 8).expect("an echo");
     let (transport, reason) = open.connected();
     println!("{transport}: {reason}");
-    assert_eq!(transport, "shm");
+    assert_eq!(transport, chosen);
     let tcp = std::fs::read_to_string("/proc/self/net/tcp").expect("/proc is mounted");
     let port = format!(":{:04X}", open.endpoint.address().port());
     let connected = |line: &&str| {
@@ -57,17 +70,16 @@ fn shared_memory_is_chosen_on_one_machine() {
 }
 
 /// Requirements: CON-008.
-#[test]
-fn peer_limited_to_tcp_is_reached_by_tcp_with_a_reason() {
+fn peer_limited_to_tcp_is_reached_by_tcp_with_a_reason(chosen: &str) {
     let _watchdog = Watchdog::new("peer limited to tcp is reached by tcp with a reason");
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", "tcp"), ("PERCALE_PEER", &own)]);
+    let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", chosen), ("PERCALE_PEER", &own)]);
     let peer = open.insert(&peer.receive_line());
     open.exchange(peer, 1, 30_000).expect("an echo");
     let (transport, reason) = open.connected();
     println!("{transport}: {reason}");
-    assert_eq!(transport, "tcp");
+    assert_eq!(transport, chosen);
     assert!(!reason.is_empty());
     assert!(
         open.endpoint.describe_peers().iter().any(|(_, why)| why.contains(&reason) || reason.contains(why.as_str()))
@@ -75,8 +87,7 @@ fn peer_limited_to_tcp_is_reached_by_tcp_with_a_reason() {
 }
 
 /// Requirements: CON-008.
-#[test]
-fn peer_of_another_user_is_reached_by_tcp_with_a_reason() {
+fn peer_of_another_user_is_reached_by_tcp_with_a_reason(chosen: &str) {
     if !possible("another user", &[]) {
         return;
     }
@@ -90,7 +101,7 @@ fn peer_of_another_user_is_reached_by_tcp_with_a_reason() {
     open.exchange(peer, 1, 30_000).expect("an echo");
     let (transport, reason) = open.connected();
     println!("{transport}: {reason}");
-    assert_eq!(transport, "tcp");
+    assert_eq!(transport, chosen);
     assert!(reason.contains("user"), "{reason}");
 }
 
@@ -112,7 +123,7 @@ fn copy_for_all() -> Option<Copy> {
     });
     let copy = Copy { directory };
     if let Err(error) = copied {
-        skipped("another user", &format!("this program cannot be copied: {error}"));
+        skipped("executable copies", "another user", &format!("this program cannot be copied: {error}"));
         return None;
     }
     Some(copy)
@@ -139,10 +150,9 @@ impl Drop for Copy {
 }
 
 /// Requirements: CON-009.
-#[test]
-fn the_environment_chooses_the_transport() {
+fn the_environment_chooses_the_transport(transport: &str) {
     let _watchdog = Watchdog::new("the environment chooses the transport");
-    for (name, wanted) in [("tcp", "tcp"), ("shm", "shm"), ("shm,tcp", "shm"), ("tpc", "")] {
+    for (name, wanted) in [(transport, transport), ("shm,tcp", "shm"), ("tpc", "")] {
         let mut helper = Helper::start("by-name", &[("PERCALE_TRANSPORT", name)]);
         let answer = helper.receive_line();
         println!("PERCALE_TRANSPORT={name}: {answer}");
@@ -156,10 +166,10 @@ fn the_environment_chooses_the_transport() {
 }
 
 /// Requirements: CON-009.
-#[test]
-fn unusable_selected_transport_is_a_descriptive_error() {
+fn unusable_selected_transport_is_a_descriptive_error(transport: &str) {
     let _watchdog = Watchdog::new("a chosen transport that cannot be used");
-    for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
+    let other = if transport == "shm" { "tcp" } else { "shm" };
+    for (mine, theirs) in [(transport, other), ("loopback", transport)] {
         // The peer needs no other endpoint. It only needs to exist.
         let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
         let variables = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.receive_line())];
@@ -302,8 +312,7 @@ pub(crate) fn host() {
 }
 
 /// Requirements: CON-008, CON-010.
-#[test]
-fn peer_on_another_host_is_reached_by_tcp_with_a_reason() {
+fn peer_on_another_host_is_reached_by_tcp_with_a_reason(chosen: &str) {
     if !possible("two hosts", &["unshare", "nsenter", "ip"]) {
         return;
     }
@@ -312,21 +321,21 @@ fn peer_on_another_host_is_reached_by_tcp_with_a_reason() {
     hosts.meet();
     let answer = hosts.helpers[1].receive_line();
     println!("{answer}");
-    let reason = answer.strip_prefix("tcp: ").expect("tcp was chosen");
+    let reason = answer.strip_prefix(&format!("{chosen}: ")).expect("the other transport was chosen");
     assert!(!reason.is_empty());
     hosts.helpers[1].send_line("end");
 }
 
 /// Requirements: FLT-004.
-#[test]
-fn long_partition_fails_operations_and_short_one_does_not() {
+fn long_partition_fails_operations_and_short_one_does_not(transport: &str) {
     if !possible("a partition", &["unshare", "nsenter", "ip"]) {
         return;
     }
     let _watchdog = Watchdog::new("a partition");
     let mut hosts = Hosts::new(2);
     hosts.meet();
-    println!("{}", hosts.helpers[1].receive_line());
+    let answer = hosts.helpers[1].receive_line();
+    assert!(answer.starts_with(transport), "{answer}");
     hosts.cut(true);
     hosts.helpers[1].send_line("exchange");
     std::thread::sleep(Duration::from_millis(700));

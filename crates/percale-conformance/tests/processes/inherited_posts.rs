@@ -246,7 +246,7 @@ fn group_calls(one: &Endpoint, two: &Endpoint, members: &AddressSet) {
 }
 
 fn fixed_buffers(domain: &Domain) {
-    let Ok(buffers) = domain.fixed_buffers(4) else { return println!("skipped: io_uring is not allowed here") };
+    let Ok(buffers) = domain.fixed_buffers(4) else { return println!("skipped (io_uring): it is not allowed here") };
     let lane = buffers.lane();
     let mut page = vec![0_u8; 1 << 16];
     let file = std::fs::File::open("/proc/self/exe").expect("a file");

@@ -45,7 +45,7 @@ macro_rules! on {
                     #[test]
                     fn $name() {
                         match percale_conformance::peers::missing(stringify!($transport)) {
-                            Some(why) => println!("skipped: no {} here: {why}", stringify!($transport)),
+                            Some(why) => println!("skipped (RDMA): no {} here: {why}", stringify!($transport)),
                             None => super::super::$name(stringify!($transport)),
                         }
                     }

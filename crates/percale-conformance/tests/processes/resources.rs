@@ -112,7 +112,11 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
     let limits = rustix::process::getrlimit(Resource::Nofile);
     let needed = peers as u64 * if transport == "tcp" { 2 } else { 6 } + 500;
     if limits.maximum.is_some_and(|maximum| maximum < needed) {
-        return skipped(&format!("{peers} peers over {transport}"), &format!("{needed} descriptors are not allowed"));
+        return skipped(
+            "descriptors",
+            &format!("{peers} peers over {transport}"),
+            &format!("{needed} descriptors are not allowed"),
+        );
     }
     let (count, limit) = (peers.to_string(), limit_kib.to_string());
     let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*count), ("PERCALE_LIMIT", &*limit)];

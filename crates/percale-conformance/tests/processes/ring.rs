@@ -3,15 +3,7 @@
 use percale_conformance::ring::{context_switch, measure, processors};
 use percale_conformance::skipped;
 
-mod shm {
-    mod rust {
-        /// Requirements: RES-009.
-        #[test]
-        fn a_token_goes_round_sixteen_processes_on_two_processors() {
-            super::super::a_token_goes_round();
-        }
-    }
-}
+crate::on!(shm, tcp: { a_token_goes_round_sixteen_processes_on_two_processors });
 
 const HOPS: u64 = 10_000;
 /// The maximum ratio of a hop in a ring of many processes to a hop between two processes plus a context switch. A
@@ -23,14 +15,16 @@ const ROUNDS: u32 = 12;
 /// No process spins without yielding. A spinning process would delay each hop for the rest of its time slice. A time
 /// slice takes milliseconds, which is thousands of times the duration of a hop. The example `token_ring` measures the
 /// exact ratio. A test must not check it, because the machine may be busy.
-fn a_token_goes_round() {
+///
+/// Requirements: RES-009.
+fn a_token_goes_round_sixteen_processes_on_two_processors(transport: &str) {
     let [first, second, ..] = processors()[..] else {
-        return skipped("a token on two processors", "only one processor is available");
+        return skipped("two processors", "a token on two processors", "only one processor is available");
     };
     let both = format!("{first},{second}");
     let ratio = |_| {
-        let many = measure(16, HOPS, |_| both.clone());
-        let two = measure(2, HOPS, |number| [first, second][number].to_string());
+        let many = measure(transport, 16, HOPS, |_| both.clone());
+        let two = measure(transport, 2, HOPS, |number| [first, second][number].to_string());
         let switch = context_switch(first, HOPS);
         println!("a hop of 16: {many:.0} ns, of 2: {two:.0} ns, a context switch: {switch:.0} ns");
         many / (two + switch)

@@ -93,7 +93,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
     let _watchdog = Watchdog::new(name);
     let limit = descriptors();
     if limit < 4 * MANY as u64 {
-        println!("skipped: {limit} descriptors are too few for {MANY} strangers (ulimit -n)");
+        println!("skipped (descriptors): {limit} descriptors are too few for {MANY} strangers (ulimit -n)");
         return;
     }
     let (first, second) = (open("tcp", "127.0.0.1:0", |domain| domain), open("tcp", "127.0.0.1:0", |domain| domain));

@@ -20,7 +20,7 @@ fn unmapped_memory_fails_only_its_operation(transport: &str) {
     }
     let how = mesh.endpoint(0).describe_peers();
     if !how.iter().any(|(_, how)| how.contains("process_vm_readv and process_vm_writev")) {
-        return skipped("unmapped memory", &format!("the kernel does not copy here: {how:?}"));
+        return skipped("CMA", "unmapped memory", &format!("the kernel does not copy here: {how:?}"));
     }
     for len in [20_000, 100_000, 4 << 20] {
         for (source, target) in [

@@ -254,9 +254,9 @@ mod tests {
     fn memory_of_huge_pages_is_not_mapped() {
         // No huge page is allocated before the memory is mapped, so this test also runs on machines without huge pages.
         let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
-        let Ok(fd) = made else { return println!("skipped: the kernel has no memfds of huge pages") };
+        let Ok(fd) = made else { return println!("skipped (huge pages): the kernel has no memfds of huge pages") };
         if let Err(error) = rustix::fs::ftruncate(&fd, 2 << 20) {
-            return println!("skipped: huge pages of another size: {error}");
+            return println!("skipped (huge pages): huge pages of another size: {error}");
         }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         let refused = Mapping::of(fd.as_fd(), 2 << 20).unwrap_err();

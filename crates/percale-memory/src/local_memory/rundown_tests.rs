@@ -149,7 +149,7 @@ fn can_go_unfenced() -> bool {
     barrier::register();
     let can = barrier::is_registered() && barrier::available();
     if !can {
-        eprintln!("skipped: no membarrier(2) here");
+        eprintln!("skipped (membarrier): the kernel rejects membarrier(2)");
     }
     can
 }

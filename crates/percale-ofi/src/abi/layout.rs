@@ -213,7 +213,11 @@ fn measure(include: &Path, lacking: &[&str]) -> Measured {
 #[test]
 fn layouts_and_values_match_the_headers() {
     let Some(include) = include() else {
-        return percale_conformance::skipped("layouts beside libfabric's headers", "libfabric-dev is not installed");
+        return percale_conformance::skipped(
+            "libfabric",
+            "layouts beside libfabric's headers",
+            "libfabric-dev is not installed",
+        );
     };
     let version = version(&include);
     let lacking = match version {
@@ -221,7 +225,7 @@ fn layouts_and_values_match_the_headers() {
         (2, 6) => &[],
         (major, minor) => {
             let why = format!("the headers have version {major}.{minor}, not 1.17 or 2.6");
-            return percale_conformance::skipped("layouts beside libfabric's headers", &why);
+            return percale_conformance::skipped("libfabric", "layouts beside libfabric's headers", &why);
         }
     };
     let measured = measure(&include, lacking);

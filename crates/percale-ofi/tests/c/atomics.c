@@ -225,6 +225,7 @@ static void against_model(struct pair *p, struct target *t)
 {
 	unsigned seed = 0;
 
+	asserts("ATM-002");
 	for (int call = 0; call < CALLS; call++) {
 		for (int type = 0; type < FI_FLOAT_COMPLEX; type++) {
 			for (int op = 0; op < OPS; op++) {
@@ -258,8 +259,12 @@ static void mismatches(struct pair *p, struct target *t)
 	struct operation x = { PLAIN, FI_UINT64, FI_CSWAP, 0, FI_COMPLETION, context(0) };
 	struct side *a = p->a;
 
+	if (p->b)
+		memset(t->memory, 0x7e, SIZE);
+	meet(p);
 	if (a) {
 		struct done done;
+		asserts("ATM-004");
 		ANSWERS(-FI_EOPNOTSUPP, post(a, t, &x));
 		x.call = FETCH;
 		ANSWERS(-FI_EOPNOTSUPP, post(a, t, &x));
@@ -275,6 +280,10 @@ static void mismatches(struct pair *p, struct target *t)
 		done = take(a, x.context);
 		CHECK(done.err == FI_EINVAL || done.err == FI_EACCES, "error %d", done.err);
 	}
+	meet(p);
+	asserts("ATM-003");
+	for (size_t at = 0; p->b && at < SIZE; at++)
+		MUST(t->memory[at] == 0x7e, "byte %zu was changed", at);
 	meet(p);
 }
 

@@ -1,6 +1,5 @@
 /*
- * The registration cache from fi_open_ops (percale_fi_ext.h), with a device that counts its registrations. Names of groups
- * begin with the requirements that they test.
+ * The registration cache from fi_open_ops (percale_fi_ext.h), with a device that counts its registrations.
  */
 #include "every.h"
 
@@ -132,7 +131,7 @@ static void opening(void)
 	struct fi_eq_attr eq_attr = { .wait_obj = FI_WAIT_NONE };
 	void *ops = NULL;
 
-	begin("RCACHE-020 opening and refusals");
+	begin("opening and refusals");
 	open_domain(&w);
 	CHECK(w.ops->size == sizeof(*w.ops) && w.call->size == sizeof(*w.call), "%zu", w.ops->size);
 	CHECK(w.call->version() == PINDOWN_VERSION, "%#x", w.call->version());
@@ -168,7 +167,8 @@ static void hits(void)
 	struct world w;
 	uint64_t key;
 
-	begin("RCACHE-001 RCACHE-003 RCACHE-004 one registration for many transfers, and for parts");
+	begin("one registration for many transfers, and for parts");
+	asserts("RCACHE-001 RCACHE-003 RCACHE-004");
 	open_world(&w);
 	key = use(&w, AT(1), 4 * PAGE);
 	for (int n = 0; n < 100; n++)
@@ -184,7 +184,8 @@ static void limits(void)
 	struct pindown_attr attr;
 	struct pindown_cache *cache;
 
-	begin("RCACHE-005 RCACHE-006 RCACHE-007 RCACHE-008 RCACHE-009 RCACHE-022 limits of the environment");
+	begin("limits of the environment");
+	asserts("RCACHE-005 RCACHE-022");
 	setenv("FI_MR_CACHE_MAX_SIZE", "32768", 1);
 	open_world(&w);
 	for (int n = 0; n < 50; n++) {
@@ -195,6 +196,7 @@ static void limits(void)
 	CHECK(stats(&w).single_too_large == 1 && registered(&w) == 2, "a registration that is too large was kept");
 	close_world(&w);
 	/* 0 has the same effect as an unset variable. */
+	asserts("RCACHE-006 RCACHE-007");
 	setenv("FI_MR_CACHE_MAX_SIZE", "0", 1);
 	setenv("FI_MR_CACHE_MAX_COUNT", "8", 1);
 	open_world(&w);
@@ -211,6 +213,7 @@ static void limits(void)
 	close_world(&w);
 	unsetenv("FI_MR_CACHE_MAX_SIZE");
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
+	asserts("RCACHE-009");
 	open_world(&w);
 	for (unsigned n = 1; n < 20; n++) {
 		use(&w, AT(1), PAGE);
@@ -219,6 +222,7 @@ static void limits(void)
 	close_world(&w);
 	unsetenv("FI_MR_CACHE_MAX_COUNT");
 	open_world(&w);
+	asserts("RCACHE-008");
 	for (int n = 0; n < 1024; n++)
 		use(&w, AT(n), PAGE);
 	CHECK(registered(&w) == 1024, "%llu registered", (unsigned long long)registered(&w));
@@ -234,7 +238,8 @@ static void evictions(void)
 	struct world w;
 	struct pindown_use held = { 0 };
 
-	begin("RCACHE-010 RCACHE-023 registrations in use are kept, idle ones are evicted");
+	begin("registrations in use are kept, idle ones are evicted");
+	asserts("RCACHE-010");
 	setenv("FI_MR_CACHE_MAX_COUNT", "2", 1);
 	open_world(&w);
 	NEEDS(w.call->get(w.lane, AT(1), PAGE, 0, &held));
@@ -248,6 +253,7 @@ static void evictions(void)
 	unsetenv("FI_MR_CACHE_MAX_COUNT");
 	open_world(&w);
 	w.device.room = 3;
+	asserts("RCACHE-023");
 	for (int n = 0; n < 40; n++)
 		use(&w, AT(n), PAGE);
 	CHECK(w.device.made == 40 && stats(&w).failures == 0, "%llu registrations", (unsigned long long)w.device.made);
@@ -261,7 +267,8 @@ static void monitors(void)
 {
 	struct world w;
 
-	begin("RCACHE-011 RCACHE-012 RCACHE-013 RCACHE-014 monitors by name");
+	begin("monitors by name");
+	asserts("RCACHE-013");
 	setenv("FI_MR_CACHE_MONITOR", "disabled", 1);
 	open_world(&w);
 	CHECK(!strcmp(w.call->monitor(w.cache), "none"), "%s", w.call->monitor(w.cache));
@@ -269,6 +276,7 @@ static void monitors(void)
 	use(&w, AT(1), PAGE);
 	CHECK(w.device.made == 2 && w.device.undone == 2, "kept");
 	close_world(&w);
+	asserts("RCACHE-011 RCACHE-014");
 	for (int n = 0; n < 3; n++) {
 		static const char *const names[] = { "userfaultfd", "memhooks", "clairvoyance" };
 		const char *found;
@@ -304,7 +312,8 @@ static void changes(void)
 	struct pindown_use got = { 0 };
 	uint64_t key, neighbour;
 
-	begin("RCACHE-020 RCACHE-021 a monitor of the program");
+	begin("a monitor of the program");
+	asserts("RCACHE-020 RCACHE-021");
 	open_world(&w);
 	ANSWERS(-FI_EBUSY, w.ops->import_monitor(w.room.domain, NULL, NULL));
 	ANSWERS(-FI_EINVAL, w.ops->changed(w.room.domain, AT(1), 0));
@@ -352,7 +361,8 @@ static void remapped(void)
 	char *memory;
 	uint64_t before, key;
 
-	begin("RCACHE-021 memory that is mapped again");
+	begin("memory that is mapped again");
+	asserts("RCACHE-021");
 	open_domain(&w);
 	open_cache(&w);
 	memory = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -374,7 +384,8 @@ static void own(void)
 	struct pindown_registration registration;
 	uint64_t handle = 0;
 
-	begin("RCACHE-027 registrations of the program itself");
+	begin("registrations of the program itself");
+	asserts("RCACHE-027");
 	open_world(&w);
 	NEEDS(w.call->register_memory(w.cache, AT(1), PAGE, PINDOWN_REMOTE_READ, &registration));
 	use(&w, AT(2), PAGE);

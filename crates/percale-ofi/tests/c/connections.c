@@ -23,7 +23,7 @@ struct listener {
 /* An event with its data. */
 struct event {
 	struct fi_eq_cm_entry entry;
-	char data[128];
+	char data[512];
 };
 
 static struct fi_info *hints(void)
@@ -32,7 +32,7 @@ static struct fi_info *hints(void)
 
 	MUST(h, "out of memory");
 	h->fabric_attr->prov_name = strdup(options.provider);
-	h->caps = FI_MSG;
+	h->caps = FI_MSG | FI_RMA | FI_ATOMIC;
 	h->mode = FI_CONTEXT;
 	h->ep_attr->type = FI_EP_MSG;
 	h->addr_format = FI_SOCKADDR_IN;
@@ -175,7 +175,8 @@ static void exchange(struct end *from, struct end *to)
 	int seen = 0;
 
 	fill(out, sizeof(out), 4);
-	/* There is only one peer, so the named peer is ignored (AV-053). */
+	/* There is only one peer, so the named peer is ignored. */
+	asserts("AV-053");
 	NEEDS(fi_recv(to->ep, in, sizeof(in), NULL, FI_ADDR_NOTAVAIL, context(1)));
 	NEEDS(fi_send(from->ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
 	while (seen < 2) {
@@ -186,23 +187,65 @@ static void exchange(struct end *from, struct end *to)
 	CHECK(is_filled(in, sizeof(in), 4), "other bytes than were sent");
 }
 
+/* Waits for the completion of an access. Returns its error, or 0. */
+static int accessed(struct end *from, struct end *to)
+{
+	struct fi_cq_err_entry error = { 0 };
+	struct fi_cq_data_entry entry;
+	double until = now() + WAIT_LIMIT;
+	ssize_t got;
+
+	while ((got = fi_cq_read(from->cq, &entry, 1)) == -FI_EAGAIN) {
+		MUST(now() < until, "no completion");
+		fi_cq_read(to->cq, NULL, 0);
+	}
+	if (got == 1)
+		return 0;
+	ANSWERS(1, fi_cq_readerr(from->cq, &error, 0));
+	return error.err;
+}
+
+/* Accesses and atomic operations need no address vector either. */
+static void access_peer(struct listener *l, struct end *from, struct end *to)
+{
+	uint64_t memory[4] = { 1, 2, 3, 4 }, out = 40, in = 0;
+	struct fid_mr *mr;
+
+	NEEDS(fi_mr_reg(l->domain, memory, sizeof(memory), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0, &mr, NULL));
+	NEEDS(fi_write(from->ep, &out, 8, NULL, FI_ADDR_NOTAVAIL, 8, 5, context(3)));
+	ANSWERS(0, accessed(from, to));
+	NEEDS(fi_atomic(from->ep, &out, 1, NULL, FI_ADDR_NOTAVAIL, 16, 5, FI_UINT64, FI_SUM, context(4)));
+	ANSWERS(0, accessed(from, to));
+	NEEDS(fi_read(from->ep, &in, 8, NULL, FI_ADDR_NOTAVAIL, 16, 5, context(5)));
+	ANSWERS(0, accessed(from, to));
+	CHECK(memory[1] == 40 && memory[2] == 43 && in == 43, "%llu %llu", (unsigned long long)memory[1], (unsigned long long)memory[2]);
+	ANSWERS(0, fi_close(&mr->fid));
+}
+
 static void connected(struct listener *l)
 {
 	struct end client, server;
-	struct fi_info *info = request(l, &client, "may I?");
+	struct fi_info *info;
 	struct event e;
 	struct sockaddr_in a, b;
 	size_t len = sizeof(a);
+	char question[256], answer[256];
 
+	memset(question, '?', sizeof(question)), memset(answer, '!', sizeof(answer));
+	question[255] = answer[255] = 0;
+	asserts("CON-013");
+	info = request(l, &client, question);
 	open_end(&server, l, info);
-	NEEDS(fi_accept(server.ep, "welcome", 8));
+	NEEDS(fi_accept(server.ep, answer, sizeof(answer)));
 	fi_freeinfo(info);
 	len = expect(client.eq, FI_CONNECTED, &e);
-	CHECK(len >= 8 && !strcmp((char *)e.entry.data, "welcome"), "other data");
+	CHECK(len >= sizeof(answer) && !strcmp((char *)e.entry.data, answer), "other data");
 	expect(server.eq, FI_CONNECTED, &e);
 	CHECK(e.entry.fid == &server.ep->fid, "another endpoint");
 	exchange(&client, &server);
 	exchange(&server, &client);
+	access_peer(l, &client, &server);
+	access_peer(l, &server, &client);
 	len = sizeof(a);
 	ANSWERS(0, fi_getpeer(client.ep, &a, &len));
 	CHECK(a.sin_port == l->address.sin_port, "another peer");
@@ -216,6 +259,50 @@ static void connected(struct listener *l)
 	ANSWERS(0, fi_shutdown(client.ep, 0));
 	expect(server.eq, FI_SHUTDOWN, &e);
 	CHECK(e.entry.fid == &server.ep->fid, "another endpoint");
+	close_end(&client);
+	close_end(&server);
+}
+
+/* Sends that there is no connection for are rejected. Receives may be posted at any time. Each end connects once. */
+static void before_and_after(struct listener *l)
+{
+	struct end client, server;
+	struct fi_info *info;
+	struct event e;
+	char out[8] = "message", in[8] = "", last[8];
+
+	asserts("CON-014");
+	open_end(&client, l, l->info);
+	NEEDS(fi_recv(client.ep, in, sizeof(in), NULL, FI_ADDR_NOTAVAIL, context(1)));
+	ANSWERS(-FI_EOPBADSTATE, fi_send(client.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
+	ANSWERS(-FI_EOPBADSTATE, fi_inject(client.ep, out, sizeof(out), FI_ADDR_NOTAVAIL));
+	ANSWERS(-FI_EOPBADSTATE, fi_write(client.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, 0, 5, context(2)));
+	NEEDS(fi_connect(client.ep, &l->address, NULL, 0));
+	ANSWERS(-FI_EOPBADSTATE, fi_send(client.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
+	CHECK(fi_connect(client.ep, &l->address, NULL, 0) < 0, "connected twice");
+	expect(l->eq, FI_CONNREQ, &e);
+	info = e.entry.info;
+	open_end(&server, l, info);
+	ANSWERS(-FI_EOPBADSTATE, fi_send(server.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
+	NEEDS(fi_accept(server.ep, NULL, 0));
+	ANSWERS(-FI_EOPBADSTATE, fi_accept(server.ep, NULL, 0));
+	fi_freeinfo(info);
+	expect(client.eq, FI_CONNECTED, &e);
+	expect(server.eq, FI_CONNECTED, &e);
+	CHECK(fi_connect(client.ep, &l->address, NULL, 0) < 0, "connected twice");
+	/* The message is received by the receive from before. */
+	NEEDS(fi_send(server.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
+	ANSWERS(0, accessed(&server, &client));
+	ANSWERS(0, accessed(&client, &server));
+	CHECK(!strcmp(in, "message"), "%s", in);
+	NEEDS(fi_recv(client.ep, last, sizeof(last), NULL, FI_ADDR_NOTAVAIL, context(3)));
+	ANSWERS(0, fi_shutdown(server.ep, 0));
+	ANSWERS(-FI_EOPBADSTATE, fi_send(server.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
+	expect(client.eq, FI_SHUTDOWN, &e);
+	CHECK(accessed(&client, &server) != 0, "a receive that no message can reach is open");
+	ANSWERS(-FI_EOPBADSTATE, fi_send(client.ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
+	NEEDS(fi_recv(client.ep, last, sizeof(last), NULL, FI_ADDR_NOTAVAIL, context(3)));
+	CHECK(accessed(&client, &server) != 0, "a receive that no message can reach is open");
 	close_end(&client);
 	close_end(&server);
 }
@@ -555,6 +642,9 @@ void connection_groups(void)
 	open_listener(&l);
 	begin("cm: connect, accept, shut down");
 	connected(&l);
+	end();
+	begin("cm: before and after the connection");
+	before_and_after(&l);
 	end();
 	begin("cm: one queue");
 	one_queue(&l);

@@ -149,6 +149,7 @@ static void messages(const struct settings *how)
 	struct room room;
 	struct fid_av *av;
 	struct scalable a, b;
+	char out[8];
 	struct fi_cq_tagged_entry entry;
 
 	open_contexts(&room, &av, how);
@@ -156,6 +157,7 @@ static void messages(const struct settings *how)
 	open_scalable(&b, &room, av, true);
 	insert_scalable(&a, av);
 	insert_scalable(&b, av);
+	asserts("AV-008 AV-051 CTX-001 CTX-002 CTX-011");
 	for (int tx = 0; tx < MANY; tx++) {
 		for (int rx = 0; rx < MANY; rx++) {
 			for (size_t len = 8; len < 1 << 17; len *= 60) {
@@ -169,7 +171,12 @@ static void messages(const struct settings *how)
 		nothing_at(a.rxcq[at]);
 		nothing_at(b.rxcq[at]);
 	}
-	/* Context 3 does not exist. */
+	/* Context 3 does not exist. An address without a context is that of context 0. */
+	asserts("CTX-003");
+	NEEDS(fi_recv(b.rx[0], out, sizeof(out), NULL, FI_ADDR_UNSPEC, context(1)));
+	NEEDS(fi_send(a.tx[1], "x", 1, NULL, b.address, context(2)));
+	ANSWERS(0, next(b.rxcq[0], &entry, NULL));
+	ANSWERS(0, next(a.txcq[1], &entry, NULL));
 	NEEDS(fi_send(a.tx[0], "x", 1, NULL, fi_rx_addr(b.address, 3, BITS), context(3)));
 	ANSWERS(FI_ECONNREFUSED, next(a.txcq[0], &entry, NULL));
 	pass(&a, 0, &b, 0, false, 8);
@@ -183,7 +190,8 @@ static void messages(const struct settings *how)
 /* fi_rx_addr addresses the right contexts. */
 static void scalable_endpoints(void)
 {
-	begin("AV-008 AV-051 AV-052 CTX-011: scalable endpoints");
+	begin("scalable endpoints");
+	asserts("AV-051 AV-052");
 	CHECK(fi_rx_addr(5, 3, 4) == (5 | 3ull << 60), "%#llx", (unsigned long long)fi_rx_addr(5, 3, 4));
 	CHECK(fi_rx_addr(5, 0, 0) == 5, "%#llx", (unsigned long long)fi_rx_addr(5, 0, 0));
 	messages(&plain);
@@ -204,7 +212,8 @@ static void parts_of_endpoints(void)
 	size_t lens[2] = { sizeof(names[0]), sizeof(names[1]) };
 	char out[64], in[64] = { 0 };
 
-	begin("CTX-011: contexts are endpoints");
+	begin("contexts are endpoints");
+	asserts("CTX-011");
 	open_contexts(&room, &av, &plain);
 	open_scalable(&a, &room, av, true);
 	open_scalable(&b, &room, av, true);
@@ -247,7 +256,8 @@ static void halves(void)
 	struct fi_cq_tagged_entry entry;
 	char in[8];
 
-	begin("CTX-011: scalable endpoints that are set up by halves");
+	begin("scalable endpoints that are set up by halves");
+	asserts("CTX-011");
 	open_contexts(&room, &av, &plain);
 	CHECK(room.info->domain_attr->max_ep_tx_ctx >= MANY && room.info->domain_attr->max_ep_rx_ctx >= MANY, "too few");
 	room.info->ep_attr->tx_ctx_cnt = 1 << 20;
@@ -455,7 +465,8 @@ static void shared_receives(void)
 	size_t minimum = 0, len = sizeof(minimum);
 	static char out[5000], in[5000];
 
-	begin("CTX-007 CTX-008 CTX-011: shared contexts");
+	begin("shared contexts");
+	asserts("CTX-007 CTX-011");
 	open_sharing(&s);
 	for (int way = 0; way < 6; way++) {
 		for (int to = 0; to < SHARERS; to++) {
@@ -483,11 +494,20 @@ static void shared_receives(void)
 	}
 	for (int at = 0; at < SHARERS; at++)
 		nothing_at(s.rxcq[at]);
-	/* One of the endpoints reports the cancellation. */
+	/* One of the endpoints reports the cancellation, and the receive takes no message. */
 	post(&s, 0, in, 8);
 	ANSWERS(0, fi_cancel(&s.srx->fid, context(0)));
 	ANSWERS(-FI_ENOENT, fi_cancel(&s.srx->fid, context(0)));
 	ANSWERS(FI_ECANCELED, next(s.rxcq[0], &entry, NULL));
+	for (int at = 0; at < SHARERS; at++)
+		nothing_at(s.rxcq[at]);
+	memset(in, '.', 8);
+	NEEDS(fi_send(s.eps[SHARERS], out, 8, NULL, s.addresses[1], context(7)));
+	post(&s, 0, in + 100, 8);
+	ANSWERS(0, next(s.rxcq[1], &entry, NULL));
+	ANSWERS(0, next(s.txcq, &entry, NULL));
+	for (size_t at = 0; at < 8; at++)
+		CHECK(in[at] == '.', "a cancelled receive has taken a message");
 	/* Options, and a multi-receive buffer. */
 	NEEDS(fi_getopt(&s.srx->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &minimum, &len));
 	CHECK(minimum > 0 && len == sizeof(minimum), "%zu", minimum);
@@ -516,7 +536,7 @@ void context_groups(void)
 	scalable_endpoints();
 	parts_of_endpoints();
 	halves();
-	begin("CTX-012: contexts that are closed");
+	begin("contexts that are closed");
 	closed_halves(&plain);
 	closed_halves(&serial);
 	end();

@@ -88,6 +88,7 @@ static void messages(struct pair *p)
 			struct message m = { .tagged = tagged, .tag = 4, .buf = p->a->out, .len = n == 4 ? 100000 : 50, .context = context(n) };
 			ANSWERS(0, post_send(p->a, n == 2 ? INJECT : SEND, &m));
 		}
+		asserts("CMP-017");
 		check(p, a, b, SENT, RECEIVED, 5, tagged ? "tagged messages" : "messages");
 		forget(p);
 	}
@@ -95,7 +96,7 @@ static void messages(struct pair *p)
 
 static void accesses(struct pair *p)
 {
-	uint64_t a[KINDS], b[KINDS], named[2] = { 0 };
+	uint64_t a[KINDS], b[KINDS], named[2] = { 0 }, base = 0;
 	struct fid_cntr *counter = NULL;
 	struct fid_mr *mr = NULL;
 	char *memory = NULL;
@@ -122,10 +123,14 @@ static void accesses(struct pair *p)
 		else
 			POSTED(side, fi_write(side->ep, side->out, 300, side->out_desc, side->peer, named[1], named[0], context(n)));
 	}
-	check(p, a, b, WRITTEN, REMOTELY_WRITTEN, 4, "writes");
+	/* Notifications of remote writes are not receives. */
+	if (p->a)
+		POSTED(p->a, fi_writedata(p->a->ep, p->a->out, 16, p->a->out_desc, 7, p->a->peer, named[1], named[0], context(5)));
+	asserts("CMP-017 CMP-018");
+	check(p, a, b, WRITTEN, REMOTELY_WRITTEN, 5, "writes");
 	if (p->b) {
-		ANSWERS(0, fi_cntr_wait(counter, 4, WAIT_LIMIT * 1000));
-		ANSWERS(4, fi_cntr_read(counter));
+		ANSWERS(0, fi_cntr_wait(counter, 5, WAIT_LIMIT * 1000));
+		ANSWERS(5, fi_cntr_read(counter));
 	}
 	forget(p);
 	note(p, a, b);
@@ -133,14 +138,23 @@ static void accesses(struct pair *p)
 		POSTED(p->a, fi_read(p->a->ep, p->a->in, 200, p->a->in_desc, p->a->peer, named[1], named[0], context(n)));
 	check(p, a, b, READ, REMOTELY_READ, 3, "reads");
 	if (p->b)
-		ANSWERS(4, fi_cntr_read(counter));
+		ANSWERS(5, fi_cntr_read(counter));
 	forget(p);
+	/* An operation that fetches is a read, also if it modifies the memory. */
+	note(p, a, b);
+	for (int n = 0; p->a && n < 2; n++)
+		POSTED(p->a, fi_fetch_atomic(p->a->ep, p->a->out, 1, p->a->out_desc, p->a->in, p->a->in_desc, p->a->peer, named[1], named[0],
+					     FI_UINT64, n ? FI_ATOMIC_READ : FI_SUM, context(n)));
+	check(p, a, b, READ, REMOTELY_READ, 2, "fetching operations");
+	forget(p);
+	if (p->b)
+		base = fi_cntr_read(counter);
 	note(p, a, b);
 	for (int n = 0; p->a && n < 3; n++)
 		POSTED(p->a, fi_atomic(p->a->ep, p->a->out, 1, p->a->out_desc, p->a->peer, named[1], named[0], FI_UINT64, FI_SUM, context(n)));
 	check(p, a, b, WRITTEN, REMOTELY_WRITTEN, 3, "atomic operations");
 	if (p->b)
-		ANSWERS(7, fi_cntr_read(counter));
+		ANSWERS(base + 3, fi_cntr_read(counter));
 	forget(p);
 	if (p->b) {
 		ANSWERS(0, fi_close(&counter->fid));
@@ -154,11 +168,28 @@ static void accesses(struct pair *p)
 	meet(p);
 }
 
-/* Failures are counted separately, and end a wait. */
+/* Failures are counted separately, and end a wait. The target does not count them. Peeks are not counted. */
 static void failures(struct pair *p)
 {
+	uint64_t at_a[KINDS], at_b[KINDS];
 	struct side *a = p->a;
 
+	note(p, at_a, at_b);
+	if (p->b) {
+		struct message none = { .tagged = true, .tag = 0x1234, .context = context(512), .flags = FI_PEEK | FI_COMPLETION };
+		struct message gone = { .tagged = true, .tag = 0x1234, .len = 8, .buf = p->b->in, .context = context(513), .flags = FI_COMPLETION };
+		uint64_t errors = fi_cntr_readerr(p->b->counters[RECEIVED]);
+
+		ANSWERS(0, post_receive(p->b, RECVMSG, &none));
+		ANSWERS(FI_ENOMSG, take(p->b, none.context).err);
+		ANSWERS(errors, fi_cntr_readerr(p->b->counters[RECEIVED]));
+		asserts("CMP-011");
+		ANSWERS(0, post_receive(p->b, RECVMSG, &gone));
+		ANSWERS(0, fi_cancel(&p->b->ep->fid, gone.context));
+		ANSWERS(FI_ECANCELED, take(p->b, gone.context).err);
+		ANSWERS(errors + 1, fi_cntr_readerr(p->b->counters[RECEIVED]));
+	}
+	meet(p);
 	if (a) {
 		uint64_t errors = fi_cntr_readerr(a->counters[WRITTEN]), good = value(a, WRITTEN);
 		POSTED(a, fi_write(a->ep, a->out, 8, a->out_desc, a->peer, 0, 0x123456789, context(0)));
@@ -172,6 +203,10 @@ static void failures(struct pair *p)
 		ANSWERS(good, value(a, WRITTEN));
 		CHECK(take(a, context(0)).err != 0, "an error without a reason");
 	}
+	meet(p);
+	asserts("CMP-017 CMP-018");
+	for (int kind = 0; kind < KINDS; kind++)
+		CHECK((!a || value(a, kind) == at_a[kind]) && (!p->b || value(p->b, kind) == at_b[kind]), "kind %d was counted", kind);
 	meet(p);
 }
 

@@ -93,7 +93,16 @@ static void try_all(struct pair *p, struct targets *t)
 		if (a && x->writes) {
 			memset(a->out, 0x11, x->len);
 			refused(a, x, FI_WRITE, POST(a, fi_write(a->ep, a->out, x->len, a->out_desc, a->peer, at, key, context(1))), context(1));
+			/* A rejected write with data adds no entry at the target (`quiet`). */
+			asserts("RMA-003");
+			refused(a, x, FI_WRITE, POST(a, fi_writedata(a->ep, a->out, x->len, a->out_desc, 3, a->peer, at, key, context(4))), context(4));
 			refused(a, x, FI_WRITE, POST(a, fi_atomic(a->ep, a->out, x->len / 8, a->out_desc, a->peer, at, key, FI_UINT64, FI_BXOR, context(2))), context(2));
+		}
+		if (a && x->writes) {
+			/* An injected write reports only its error. */
+			ssize_t code = POST(a, fi_inject_write(a->ep, a->out, x->len, a->peer, at, key));
+			asserts("RMA-002");
+			CHECK(code != -FI_ENOSYS && (code || take_flags(a, FI_WRITE).err), "%s: injected", x->what);
 		}
 		if (a && x->reads) {
 			memset(a->in, 0x22, x->len);
@@ -134,11 +143,21 @@ static void nobody(struct pair *p)
 
 	if (!a)
 		return;
+	asserts("RMA-009");
 	ANSWERS(-FI_EINVAL, fi_send(a->ep, a->out, 8, a->out_desc, none, context(1)));
 	ANSWERS(-FI_EINVAL, fi_tsend(a->ep, a->out, 8, a->out_desc, none, 1, context(1)));
 	ANSWERS(-FI_EINVAL, fi_write(a->ep, a->out, 8, a->out_desc, none, 0, 0, context(1)));
 	ANSWERS(-FI_EINVAL, fi_read(a->ep, a->in, 8, a->in_desc, none, 0, 0, context(1)));
 	ANSWERS(-FI_EINVAL, fi_atomic(a->ep, a->out, 1, a->out_desc, none, 0, 0, FI_UINT64, FI_SUM, context(1)));
+	/* Lengths that differ. */
+	for (size_t len = 7; len < 10; len += 2) {
+		struct iovec iov = { a->out, 8 };
+		struct fi_rma_iov there = { 0, len, 0 };
+		struct fi_msg_rma msg = { &iov, &a->out_desc, 1, a->peer, &there, 1, context(1), 0 };
+		ANSWERS(-FI_EINVAL, fi_writemsg(a->ep, &msg, FI_COMPLETION));
+		iov.iov_base = a->in, msg.desc = &a->in_desc;
+		ANSWERS(-FI_EINVAL, fi_readmsg(a->ep, &msg, FI_COMPLETION));
+	}
 }
 
 void rma_refusal_groups(struct pair *p)

@@ -97,13 +97,14 @@ static int try_register(void *memory, size_t len, enum fi_hmem_iface iface, int 
 	return fi_mr_regattr(w.domain, &attr, flags, mr);
 }
 
-/* HMEM-003, HMEM-009: accesses to a region in device memory. */
+/* Accesses to a region in device memory. */
 static void regions(void)
 {
 	address_t memory = device_memory(BYTES, 1);
 	uint64_t word;
 	struct fid_mr *mr;
 
+	asserts("HMEM-003");
 	ANSWERS(0, try_register(at(memory), BYTES, FI_HMEM_CUDA, 0, 0, 801, &mr));
 	uint64_t base = base_of(&w, at(memory)), key = fi_mr_key(mr);
 	ANSWERS(0, try_write(&w, base + 64, key, 500, 77));
@@ -117,6 +118,7 @@ static void regions(void)
 	/* From and to device memory, with and without a descriptor. */
 	address_t from = device_memory(BYTES, 3), into = device_memory(BYTES, 4);
 	struct fid_mr *local;
+	asserts("HMEM-014");
 	ANSWERS(0, try_register(at(from), BYTES, FI_HMEM_CUDA, 0, FI_HMEM_DEVICE_ONLY, 802, &local));
 	POSTED(w.a, fi_write(w.a->ep, at(from), BYTES, fi_mr_desc(local), w.a->peer, base, key, context(3)));
 	ANSWERS(0, take(w.a, context(3)).err);
@@ -134,11 +136,16 @@ static void regions(void)
 	CHECK(!cuda.free(memory) && !cuda.free(from) && !cuda.free(into), "freed");
 }
 
-/* HMEM-003, HMEM-011: messages from and to device memory, with every call. */
+/* Messages from and to device memory, with every call. */
 static void messages(void)
 {
 	static const size_t lengths[] = { 1, 64, 1000, 60000, 1 << 20 };
+	const char *disabled = getenv("FI_HMEM_DISABLE_P2P");
 
+	asserts("HMEM-003 HMEM-017");
+	/* The same results without access of devices to each other's memory. */
+	if (disabled && !strcmp(disabled, "1"))
+		asserts("HMEM-016");
 	for (size_t n = 0; n < COUNT(lengths); n++) {
 		size_t len = lengths[n];
 		address_t from = device_memory(len, (unsigned)n + 5), into = device_memory(len, 1);
@@ -164,7 +171,7 @@ static void messages(void)
 	}
 }
 
-/* HMEM-004 to HMEM-008, HMEM-014, HMEM-015: the kinds of memory in registrations. */
+/* The kinds of memory in registrations. */
 static void kinds(void)
 {
 	address_t memory = device_memory(BYTES, 1), managed;
@@ -175,10 +182,13 @@ static void kinds(void)
 	MUST(!cuda.alloc_managed(&managed, BYTES, 1) && !cuda.alloc_host(&pinned, BYTES, 3), "memory");
 	fill(pinned, BYTES, 1);
 	fill(at(managed), BYTES, 1);
+	asserts("HMEM-014 HMEM-015");
 	ANSWERS(-FI_EINVAL, try_register(host, BYTES, FI_HMEM_CUDA, 0, FI_HMEM_DEVICE_ONLY, 811, &mr));
 	ANSWERS(-FI_EINVAL, try_register(at(memory), BYTES, FI_HMEM_CUDA, 0, FI_HMEM_HOST_ALLOC, 811, &mr));
+	asserts("HMEM-007");
 	ANSWERS(-FI_ENODEV, try_register(at(memory), BYTES, FI_HMEM_CUDA, 99, 0, 811, &mr));
 	ANSWERS(-FI_ENODEV, try_register(at(memory), BYTES, FI_HMEM_CUDA, -1, 0, 811, &mr));
+	asserts("HMEM-005 HMEM-006");
 	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, FI_HMEM_ROCR, 0, 0, 811, &mr));
 	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, FI_HMEM_ZE, 0, 0, 811, &mr));
 	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, 99, 0, 0, 811, &mr));
@@ -189,6 +199,7 @@ static void kinds(void)
 		served(&w, base_of(&w, pinned), fi_mr_key(mr), pinned);
 		ANSWERS(0, fi_close(&mr->fid));
 	}
+	asserts("HMEM-004");
 	ANSWERS(0, try_register(pinned, BYTES, FI_HMEM_CUDA, 0, 0, 813, &mr));
 	served(&w, base_of(&w, pinned), fi_mr_key(mr), pinned);
 	ANSWERS(0, fi_close(&mr->fid));
@@ -197,6 +208,7 @@ static void kinds(void)
 	ANSWERS(0, fi_close(&mr->fid));
 	/* Host memory is treated as host memory for any device in the registration. */
 	fill(host, BYTES, 1);
+	asserts("HMEM-002 HMEM-008");
 	ANSWERS(0, try_register(host, BYTES, FI_HMEM_SYSTEM, 12345, 0, 815, &mr));
 	served(&w, base_of(&w, host), fi_mr_key(mr), host);
 	ANSWERS(0, fi_close(&mr->fid));
@@ -205,7 +217,7 @@ static void kinds(void)
 }
 
 /*
- * MR-081: memory in fi_mr_reg and fi_mr_regv counts as host memory, even if it is device memory that no processor can access.
+ * Memory in fi_mr_reg and fi_mr_regv counts as host memory, even if it is device memory that no processor can access.
  * If memory must be present (FI_MR_ALLOCATED) the call is rejected; otherwise accesses of peers fail. This test does not access
  * the memory.
  */
@@ -215,6 +227,7 @@ static void unnamed(void)
 	struct iovec iov = { at(memory), BYTES };
 	struct fid_mr *mr = NULL;
 
+	asserts("MR-081");
 	for (int vector = 0; vector < 2; vector++) {
 		uint64_t key = 825 + (uint64_t)vector;
 		int code = vector ? fi_mr_regv(w.domain, &iov, 1, BOTH_WAYS, 0, key, 0, &mr, NULL)
@@ -237,19 +250,43 @@ static void unnamed(void)
 	CHECK(!cuda.free(memory), "freed");
 }
 
-/* HMEM-012, HMEM-013: with FI_MR_LOCAL device memory needs no descriptor. With FI_MR_HMEM in addition it does. */
+/*
+ * Without FI_MR_HMEM, device memory needs no descriptor, also with FI_MR_LOCAL. With both modes it needs one. With FI_MR_HMEM alone
+ * it is used with one.
+ */
 static void described(void)
 {
 	address_t from = device_memory(BYTES, 6), into = device_memory(BYTES, 1);
 	bool free_to = !(w.mode & FI_MR_HMEM);
 	struct fid_mr *mr;
 
-	ANSWERS(free_to ? 0 : -FI_EINVAL, POST(w.b, fi_recv(w.b->ep, at(into), BYTES, NULL, FI_ADDR_UNSPEC, context(1))));
-	ANSWERS(free_to ? 0 : -FI_EINVAL, POST(w.a, fi_send(w.a->ep, at(from), BYTES, NULL, w.a->peer, context(2))));
+	if (w.mode & FI_MR_LOCAL)
+		asserts(free_to ? "HMEM-012" : "HMEM-013");
+	/* Host memory needs a descriptor only with FI_MR_LOCAL. In the other mode in_desc is NULL. */
+	if (!(w.mode & FI_MR_LOCAL)) {
+		asserts("HMEM-010 HMEM-011");
+		CHECK(!w.b->in_desc, "a descriptor of host memory");
+	}
+	if (free_to || (w.mode & FI_MR_LOCAL)) {
+		ANSWERS(free_to ? 0 : -FI_EINVAL, POST(w.b, fi_recv(w.b->ep, at(into), BYTES, NULL, FI_ADDR_UNSPEC, context(1))));
+		ANSWERS(free_to ? 0 : -FI_EINVAL, POST(w.a, fi_send(w.a->ep, at(from), BYTES, NULL, w.a->peer, context(2))));
+	}
 	if (!free_to) {
 		ANSWERS(0, try_register(at(from), BYTES, FI_HMEM_CUDA, 0, 0, 821, &mr));
 		POSTED(w.b, fi_recv(w.b->ep, w.b->in, BYTES, w.b->in_desc, FI_ADDR_UNSPEC, context(1)));
 		POSTED(w.a, fi_send(w.a->ep, at(from), BYTES, fi_mr_desc(mr), w.a->peer, context(2)));
+		/* The memory is also the source of a write to device memory, and the destination of a read. */
+		struct fid_mr *target;
+		asserts("HMEM-009");
+		ANSWERS(0, try_register(at(into), BYTES, FI_HMEM_CUDA, 0, 0, 822, &target));
+		uint64_t base = base_of(&w, at(into)), key = fi_mr_key(target);
+		POSTED(w.a, fi_write(w.a->ep, at(from), BYTES, fi_mr_desc(mr), w.a->peer, base, key, context(3)));
+		ANSWERS(0, take(w.a, context(3)).err);
+		CHECK(holds(into, BYTES, 6), "the write is not there");
+		POSTED(w.a, fi_read(w.a->ep, at(from), BYTES, fi_mr_desc(mr), w.a->peer, base, key, context(4)));
+		ANSWERS(0, take(w.a, context(4)).err);
+		CHECK(holds(from, BYTES, 6), "the read returned other bytes");
+		ANSWERS(0, fi_close(&target->fid));
 	}
 	ANSWERS(0, take(w.a, context(2)).err);
 	CHECK(take(w.b, context(1)).len == BYTES, "received");
@@ -259,10 +296,7 @@ static void described(void)
 	CHECK(!cuda.free(from) && !cuda.free(into), "freed");
 }
 
-/*
- * RCACHE-015 to RCACHE-017, RCACHE-019: for all values of FI_MR_..._CACHE_MONITOR_ENABLED, accesses to memory that was
- * allocated again use the new allocation.
- */
+/* For all values of FI_MR_..._CACHE_MONITOR_ENABLED, accesses to memory that was allocated again use the new allocation. */
 static void again(void)
 {
 	enum { TIMES = 20, LEN = 70000 };
@@ -270,6 +304,9 @@ static void again(void)
 	int same = 0;
 	struct fid_mr *mr;
 
+	asserts("RCACHE-019");
+	if (getenv("FI_MR_CUDA_CACHE_MONITOR_ENABLED"))
+		asserts("RCACHE-015");
 	for (unsigned n = 0; n < TIMES; n++) {
 		address_t from = device_memory(LEN, 2 * n), into = device_memory(LEN, 1);
 
@@ -291,7 +328,7 @@ static void again(void)
 	ANSWERS(-FI_ENOSYS, try_register(w.a->in, 8, FI_HMEM_ZE, 0, 0, 861, &mr));
 }
 
-/* XPU-004 to XPU-018, XPU-020: sends that start when a stream writes a variable. */
+/* Sends that start when a stream writes a variable. */
 static void triggers(void)
 {
 	struct fi_trigger_var vars[2] = { 0 };
@@ -307,6 +344,7 @@ static void triggers(void)
 	needs.device.cuda = 99;
 	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&w.a->ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
 	/* A thread instead of a device would write the variable: the operation is rejected. */
+	asserts("XPU-004");
 	contexts[0] = (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU, .trigger.xpu = { .count = 1, .iface = FI_HMEM_SYSTEM, .var = vars } };
 	msg.context = &contexts[0];
 	ANSWERS(-FI_EINVAL, fi_sendmsg(w.a->ep, &msg, FI_TRIGGER | FI_COMPLETION));
@@ -324,6 +362,7 @@ static void triggers(void)
 	for (int turn = 0; turn < 50; turn++)
 		progress(w.a);
 	/* The memory is read when the send begins. */
+	asserts("XPU-020");
 	cuda.to_device(from + 8, "by then!", 8);
 	CHECK(!cuda.write_value(stream, (address_t)(uintptr_t)vars[1].addr, vars[1].value.val64, 0) && !cuda.finish(stream), "a write");
 	ANSWERS(0, take(w.a, &contexts[1]).err);
@@ -339,15 +378,16 @@ void device_groups(void)
 		int taken;
 		void (*run)(void);
 	} all[] = {
-		{ "HMEM-003 HMEM-009: regions of a device's memory", &hmem, 0, regions },
-		{ "HMEM-003 HMEM-011: messages of a device's memory", &hmem, 0, messages },
-		{ "HMEM-004 to HMEM-008 HMEM-014 HMEM-015: kinds of memory and their registration", &hmem, 0, kinds },
-		{ "MR-081: device memory registered as host memory", &hmem, 0, unnamed },
-		{ "MR-081: device memory registered as host memory, FI_MR_ALLOCATED", &hmem, FI_MR_ALLOCATED, unnamed },
-		{ "HMEM-012: described, or not", &hmem, FI_MR_LOCAL, described },
-		{ "HMEM-013: described", &hmem, FI_MR_LOCAL | FI_MR_HMEM, described },
-		{ "RCACHE-015 to RCACHE-017 RCACHE-019: memory at a reused address", &hmem, 0, again },
-		{ "XPU-004 XPU-020: sends that a stream starts", &xpu, 0, triggers },
+		{ "regions of a device's memory", &hmem, 0, regions },
+		{ "regions of a device's memory, FI_MR_HMEM", &hmem, FI_MR_HMEM, described },
+		{ "messages of a device's memory", &hmem, 0, messages },
+		{ "kinds of memory and their registration", &hmem, 0, kinds },
+		{ "device memory registered as host memory", &hmem, 0, unnamed },
+		{ "device memory registered as host memory, FI_MR_ALLOCATED", &hmem, FI_MR_ALLOCATED, unnamed },
+		{ "FI_MR_LOCAL: described, or not", &hmem, FI_MR_LOCAL, described },
+		{ "FI_MR_LOCAL and FI_MR_HMEM: described", &hmem, FI_MR_LOCAL | FI_MR_HMEM, described },
+		{ "memory at a reused address", &hmem, 0, again },
+		{ "sends that a stream starts", &xpu, 0, triggers },
 	};
 
 	for (size_t number = 0; number < COUNT(all); number++) {

@@ -39,7 +39,7 @@
 #endif
 
 /* The size of the send and receive memory of each end of a connection. */
-#define ROOM (4u << 20)
+#define ROOM ((16u << 20) + 4096)
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -48,6 +48,11 @@
 /* Begins and ends a group. */
 void begin(const char *group);
 void end(void);
+/*
+ * States that checks of this group assert these requirements of docs/requirements.md ("MR-004 MR-005"). It stands beside the
+ * checks. The requirements are proved if no check of the group fails.
+ */
+void asserts(const char *requirements);
 /* Prints the reason why a group is skipped. */
 void skip(const char *group, const char *why);
 /* Reports an error, and continues. */

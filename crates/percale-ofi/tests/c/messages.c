@@ -64,6 +64,11 @@ static void every_call(struct pair *p, bool tagged, bool early)
 	size_t inject_size = here->room->info->tx_attr->inject_size;
 	unsigned seed = 1;
 
+	/*
+	 * Sends and receives of several pieces, one of them empty; injected messages whose buffer is overwritten at once, and which
+	 * report no completion (`quiet`); messages with and without data; sources; tags of which some bits are ignored.
+	 */
+	asserts("MSG-002 MSG-003 MSG-009");
 	for (size_t at = 0; at < COUNT(lens); at += options.few ? 3 : 1) {
 		for (int send = 0; send < SEND_CALLS; send++, seed++) {
 			struct message out = outgoing(p, tagged, lens[at], seed);
@@ -80,6 +85,20 @@ static void every_call(struct pair *p, bool tagged, bool early)
 	}
 }
 
+/* The lengths at which the transports change the way in which they carry a message. */
+static void every_length(struct pair *p, bool tagged)
+{
+	static const size_t lens[] = { 0, 1, 40, 512, 2048, 65536, 1u << 20, 16u << 20 };
+
+	asserts("MSG-001");
+	for (size_t at = 0; at < COUNT(lens) - (options.few ? 1 : 0); at++) {
+		struct message out = outgoing(p, tagged, lens[at], 80u + (unsigned)at), in = incoming(p, &out, lens[at]);
+
+		out.flags = FI_COMPLETION;
+		exchange(p, SENDMSG, RECVMSG, &out, &in, false, 80u + (unsigned)at);
+	}
+}
+
 /* Each flag that a message may have. */
 static void every_flag(struct pair *p, bool tagged)
 {
@@ -91,6 +110,10 @@ static void every_flag(struct pair *p, bool tagged)
 	};
 	static const size_t lens[] = { 5, 1500, 100000 };
 
+	/* The message with FI_MORE arrives before the following one is posted. */
+	asserts("MSG-017");
+	if ((p->a ? p->a : p->b)->how->tx_selective)
+		asserts("CMP-002");
 	for (size_t at = 0; at < COUNT(flags); at++) {
 		for (size_t n = 0; n < COUNT(lens); n++) {
 			unsigned seed = (unsigned)(100 + at * 10 + n);
@@ -111,10 +134,29 @@ static void every_flag(struct pair *p, bool tagged)
 	}
 }
 
-/* With FI_MATCH_COMPLETE and FI_DELIVERY_COMPLETE a send completes only when there is a receive. */
+/*
+ * With FI_MATCH_COMPLETE and FI_DELIVERY_COMPLETE a send completes only when there is a receive. With FI_INJECT_COMPLETE it may
+ * complete earlier, and its buffer may be overwritten then.
+ */
 static void levels(struct pair *p, bool tagged)
 {
 	static const uint64_t flags[] = { FI_MATCH_COMPLETE | FI_COMPLETION, FI_DELIVERY_COMPLETE | FI_COMPLETION };
+	struct message early = outgoing(p, tagged, 40, 78), late = incoming(p, &early, 40);
+
+	asserts("CMP-003");
+	early.flags = FI_INJECT_COMPLETE | FI_COMPLETION;
+	if (p->a) {
+		ANSWERS(0, post_send(p->a, SENDMSG, &early));
+		check_sent(p->a, SENDMSG, &early);
+		memset(early.buf, 0xee, early.len);
+	}
+	meet(p);
+	if (p->b) {
+		ANSWERS(0, post_receive(p->b, RECVMSG, &late));
+		check_received(p->b, &late, &early, false, 78);
+	}
+	meet(p);
+	asserts("CMP-006");
 
 	for (size_t at = 0; at < COUNT(flags); at++) {
 		struct message out = outgoing(p, tagged, 40, 77);
@@ -130,24 +172,35 @@ static void levels(struct pair *p, bool tagged)
 		}
 		meet(p);
 		if (p->b) {
+			memset(in.buf, 0, 40);
 			ANSWERS(0, post_receive(p->b, RECVMSG, &in));
+			/* In one process, the bytes are visible as soon as the send has completed. */
+			if (p->a && (flags[at] & FI_DELIVERY_COMPLETE)) {
+				asserts("CMP-005");
+				check_sent(p->a, SENDMSG, &out);
+				CHECK(is_filled(in.buf, 40, 77), "a send is complete before its delivery");
+			}
 			check_received(p->b, &in, &out, false, 77);
 		}
-		if (p->a)
+		if (p->a && !(p->b && (flags[at] & FI_DELIVERY_COMPLETE)))
 			check_sent(p->a, SENDMSG, &out);
 		meet(p);
 	}
 }
 
-/* Many messages at once arrive in the order of their sends (FI_ORDER_SAS), short and long ones mixed. */
-static void order(struct pair *p, bool tagged)
+/*
+ * Many messages at once arrive in the order of their sends (FI_ORDER_SAS), short and long ones mixed. Half of the receives are
+ * posted when the messages have been sent.
+ */
+enum { MANY = 60 };
+
+static void order_once(struct pair *p, bool tagged)
 {
-	enum { MANY = 60 };
 	size_t at_out[MANY], at_in[MANY], len[MANY], out_at = 0;
 	struct message m = { .tagged = tagged, .tag = 5, .flags = FI_COMPLETION };
 
 	for (int n = 0; n < MANY; n++) {
-		len[n] = n % 7 == 3 ? 30000 : (size_t)(n * 13 % 300);
+		len[n] = n == 31 ? 200000 : n % 7 == 3 ? 30000 : (size_t)(n * 13 % 300);
 		at_out[n] = at_in[n] = out_at;
 		out_at += len[n];
 		if (p->a)
@@ -178,6 +231,14 @@ static void order(struct pair *p, bool tagged)
 	meet(p);
 }
 
+/* More than 10,000 messages. */
+static void order(struct pair *p, bool tagged)
+{
+	asserts("MSG-010 MSG-012");
+	for (int sent = 0; sent < (options.few ? MANY : 10000); sent += MANY)
+		order_once(p, tagged);
+}
+
 static void truncation(struct pair *p, bool tagged)
 {
 	static const size_t lens[] = { 20, 1500, 200000 };
@@ -193,12 +254,14 @@ static void truncation(struct pair *p, bool tagged)
 		}
 		meet(p);
 		if (p->a) {
+			asserts(tagged ? "TAG-010" : "MSG-015");
 			ANSWERS(0, post_send(p->a, SENDMSG, &out));
 			/* The sender gets no error. */
 			check_sent(p->a, SENDMSG, &out);
 		}
 		if (p->b) {
 			struct done done = take(p->b, in.context);
+			asserts(tagged ? "TAG-010" : "MSG-015");
 			const uint64_t kind = FI_RECV | (tagged ? FI_TAGGED : FI_MSG);
 			CHECK(done.err == FI_ETRUNC, "error %d", done.err);
 			CHECK(done.olen == 9, "%zu bytes over", done.olen);
@@ -220,6 +283,15 @@ static void cancelling(struct pair *p, bool tagged)
 
 	if (p->b) {
 		in.buf = p->b->in;
+		/* The queue may report only operations that request it, but it reports each failed one. */
+		if (p->b->how->rx_selective)
+			asserts("CMP-002");
+		in.flags = 0;
+		ANSWERS(0, post_receive(p->b, RECVMSG, &in));
+		ANSWERS(0, fi_cancel(&p->b->ep->fid, in.context));
+		ANSWERS(FI_ECANCELED, take(p->b, in.context).err);
+		in.flags = FI_COMPLETION;
+		asserts("TAG-008");
 		for (int call = 0; call < RECEIVE_CALLS; call++) {
 			struct done done;
 			ANSWERS(0, post_receive(p->b, (enum receive_call)call, &in));
@@ -253,20 +325,24 @@ static void injecting(struct pair *p, bool tagged)
 	more.len = most + 1;
 	more.flags = FI_INJECT;
 	if (p->a) {
+		asserts("MSG-004");
 		ANSWERS(-FI_EMSGSIZE, post_send(p->a, INJECT, &more));
 		ANSWERS(-FI_EMSGSIZE, post_send(p->a, SENDMSG, &more));
 	}
 	meet(p);
 }
 
-/* A receive from one peer does not match messages of others. The test uses an endpoint that also sends to itself. */
-static void directed(struct pair *p, bool tagged)
+/*
+ * A receive from one peer does not match messages of others, which wait for their own receive. The test uses an endpoint that also
+ * sends to itself.
+ */
+static void directed_at(struct pair *p, bool tagged, bool waits)
 {
 	struct message own = { .tagged = tagged, .tag = 3, .context = context(R), .directed = true, .flags = FI_COMPLETION };
 	struct message others = own, out = outgoing(p, tagged, 333, 41), from_self = out;
 	char name[64];
 	struct side *b = p->b;
-	fi_addr_t self = FI_ADDR_UNSPEC, peer;
+	fi_addr_t self = FI_ADDR_UNSPEC, peer = FI_ADDR_UNSPEC;
 
 	/* There is no other endpoint. */
 	if (p->a == p->b)
@@ -280,16 +356,21 @@ static void directed(struct pair *p, bool tagged)
 		peer = b->peer;
 		own.from = self, own.buf = b->in, own.len = 400;
 		others.from = peer, others.buf = b->in + 1000, others.len = 400, others.context = context(R + 1);
+		asserts("MSG-007");
 		ANSWERS(0, post_receive(b, RECVMSG, &own));
-		ANSWERS(0, post_receive(b, RECVMSG, &others));
+		if (!waits)
+			ANSWERS(0, post_receive(b, RECVMSG, &others));
 	}
 	meet(p);
-	if (p->a) {
+	if (p->a)
 		ANSWERS(0, post_send(p->a, SENDMSG, &out));
-		check_sent(p->a, SENDMSG, &out);
-	}
+	for (int turn = 0; waits && turn < 100; turn++)
+		progress(p->a ? p->a : b);
+	meet(p);
 	if (b) {
-		check_received(b, &others, &out, false, 41);
+		CHECK(!waits || b->stashed == 0, "a receive from another peer has taken the message");
+		if (!waits)
+			check_received(b, &others, &out, false, 41);
 		fill(b->out + 2000, 222, 42);
 		from_self.buf = b->out + 2000, from_self.len = 222;
 		b->peer = self;
@@ -297,8 +378,94 @@ static void directed(struct pair *p, bool tagged)
 		check_sent(b, SENDMSG, &from_self);
 		check_received(b, &own, &from_self, false, 42);
 		b->peer = peer;
+		if (waits) {
+			ANSWERS(0, post_receive(b, RECVMSG, &others));
+			check_received(b, &others, &out, false, 41);
+		}
 		ANSWERS(0, fi_av_remove(b->av, &self, 1, 0));
 	}
+	if (p->a)
+		check_sent(p->a, SENDMSG, &out);
+	meet(p);
+}
+
+static void directed(struct pair *p, bool tagged)
+{
+	directed_at(p, tagged, false);
+	directed_at(p, tagged, true);
+}
+
+/* Sends a short message with this tag, or without one. Its first byte is the number. */
+static void send_short(struct pair *p, bool tagged, uint64_t tag, int number)
+{
+	struct message out = { .tagged = tagged, .tag = tag, .buf = p->a->out + number, .len = 1, .context = context(S + number), .flags = FI_COMPLETION };
+
+	p->a->out[number] = (char)number;
+	ANSWERS(0, post_send(p->a, SENDMSG, &out));
+}
+
+/* Posts a receive for a tag, or without one. */
+static void await(struct pair *p, bool tagged, uint64_t tag, uint64_t ignore, int number)
+{
+	struct message in = { .tagged = tagged, .tag = tag, .ignore = ignore, .buf = p->b->in + number, .len = 1, .context = context(R + number),
+			      .flags = FI_COMPLETION };
+
+	ANSWERS(0, post_receive(p->b, RECVMSG, &in));
+}
+
+static void expect(struct pair *p, int receive, int message)
+{
+	CHECK(take(p->b, context(R + receive)).err == 0, "receive %d", receive);
+	CHECK(p->b->in[receive] == message, "receive %d has message %d, not %d", receive, p->b->in[receive], message);
+}
+
+/* The messages that receives match: the oldest one, and none of another kind; and the receives that messages match. */
+static void matching(struct pair *p)
+{
+	/* Messages wait for their receives. */
+	for (int n = 0; p->a && n < 6; n++)
+		send_short(p, n != 1, n < 4 ? 10 + (uint64_t)n : 99, n);
+	for (int turn = 0; turn < 100; turn++)
+		progress(p->a ? p->a : p->b);
+	meet(p);
+	if (p->b) {
+		asserts("TAG-001");
+		await(p, true, 12, 0, 0);
+		expect(p, 0, 2);
+		await(p, true, 0x10f, 0xff0, 1);
+		await(p, true, 0x1f, 0xfffff, 2);
+		expect(p, 2, 0);
+		await(p, true, 8, 7, 3);
+		expect(p, 3, 3);
+		await(p, true, 0, UINT64_MAX, 4);
+		expect(p, 4, 4);
+		/* Message 1 has no tag, so the receive of any tag above took a later one. */
+		asserts("TAG-003");
+		await(p, false, 0, 0, 5);
+		expect(p, 5, 1);
+		await(p, true, 99, 0, 6);
+		expect(p, 6, 5);
+		/* The first of several receives that match. */
+		asserts("TAG-002");
+		await(p, true, 0x20, 0xf, 7);
+		await(p, true, 0x21, 0, 8);
+		await(p, false, 0, 0, 9);
+	}
+	meet(p);
+	if (p->a) {
+		send_short(p, true, 0x21, 7);
+		send_short(p, true, 0x21, 8);
+		send_short(p, true, 0x50f, 9);
+		send_short(p, false, 0, 10);
+	}
+	if (p->b) {
+		expect(p, 7, 7);
+		expect(p, 8, 8);
+		expect(p, 9, 10);
+		expect(p, 1, 9);
+	}
+	for (int n = 0; p->a && n < 11; n += n == 5 ? 2 : 1)
+		CHECK(take(p->a, context(S + n)).err == 0, "send %d", n);
 	meet(p);
 }
 
@@ -307,6 +474,7 @@ static void many_in_one(struct pair *p)
 {
 	enum { SIZE = 4096, EACH = 300, MINIMUM = 1000 };
 	const int fit = (SIZE - MINIMUM) / EACH + 1;
+	struct message next_in = { .context = context(R + 1), .len = SIZE, .flags = FI_MULTI_RECV | FI_COMPLETION };
 	struct message in = { .context = context(R), .len = SIZE, .flags = FI_MULTI_RECV | FI_COMPLETION };
 	struct message out = outgoing(p, false, EACH, 55);
 	size_t minimum = MINIMUM;
@@ -315,7 +483,10 @@ static void many_in_one(struct pair *p)
 	if (p->b) {
 		NEEDS(fi_setopt(&p->b->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &minimum, sizeof(minimum)));
 		in.buf = next = p->b->in;
+		next_in.buf = p->b->in + 2 * SIZE;
+		asserts("MSG-005 MSG-006");
 		ANSWERS(0, post_receive(p->b, RECVMSG, &in));
+		ANSWERS(0, post_receive(p->b, RECVMSG, &next_in));
 	}
 	meet(p);
 	for (int n = 0; n < fit; n++) {
@@ -340,13 +511,26 @@ static void many_in_one(struct pair *p)
 		}
 		meet(p);
 	}
-	/* Cancelling returns a buffer that received nothing. */
+	/* The next message uses the next buffer. */
+	out.flags = FI_COMPLETION;
+	if (p->a) {
+		fill(out.buf, EACH, 55);
+		ANSWERS(0, post_send(p->a, SENDMSG, &out));
+		check_sent(p->a, SENDMSG, &out);
+	}
 	if (p->b) {
-		struct done done;
+		struct done done = take(p->b, next_in.context);
+		CHECK(done.buf == next_in.buf && done.len == EACH && is_filled(done.buf, EACH, 55), "%zu bytes", done.len);
+		CHECK(!(done.flags & FI_MULTI_RECV), "released too early");
+	}
+	meet(p);
+	/* Cancelling returns a buffer with free space, and one that received nothing. */
+	if (p->b) {
+		ANSWERS(0, fi_cancel(&p->b->ep->fid, next_in.context));
+		CHECK(take(p->b, next_in.context).flags & FI_MULTI_RECV, "not released");
 		ANSWERS(0, post_receive(p->b, RECVMSG, &in));
 		ANSWERS(0, fi_cancel(&p->b->ep->fid, in.context));
-		done = take(p->b, in.context);
-		CHECK(done.err == FI_ECANCELED, "error %d", done.err);
+		ANSWERS(FI_ECANCELED, take(p->b, in.context).err);
 	}
 	meet(p);
 }
@@ -357,6 +541,7 @@ static void groups(struct pair *p, bool tagged)
 		const char *name[2];
 		void (*run)(struct pair *, bool);
 	} all[] = {
+		{ { "msg: every length", "tagged: every length" }, every_length },
 		{ { "msg: every flag", "tagged: every flag" }, every_flag },
 		{ { "msg: completion levels", "tagged: completion levels" }, levels },
 		{ { "msg: order", "tagged: order" }, order },
@@ -394,4 +579,8 @@ void message_groups(struct pair *p)
 void tagged_groups(struct pair *p)
 {
 	groups(p, true);
+	begin("tagged: matching");
+	matching(p);
+	quiet(p);
+	end();
 }

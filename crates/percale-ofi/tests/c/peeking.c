@@ -78,7 +78,9 @@ static void peek(struct pair *p)
 		send_one(p, lens[at], 0x40, 21);
 		for (int times = 0; p->b && times < 3; times++) {
 			struct done done = look(p->b, 0x4f, 0xf, 0, context(R + 1));
+			asserts("TAG-004");
 			check_seen(p->b, &done, lens[at], 0x40);
+			asserts("TAG-005");
 			nothing_there(p->b, 0x50, 0);
 		}
 		if (p->b) {
@@ -102,6 +104,7 @@ static void claim(struct pair *p)
 		send_one(p, lens[at], 0x60, 22);
 		if (p->b) {
 			struct done done = look(p->b, 0x60, 0, FI_CLAIM, context(R));
+			asserts("TAG-006");
 			check_seen(p->b, &done, lens[at], 0x60);
 			nothing_there(p->b, 0x60, 0);
 			/* A receive that is posted in the meantime waits for the next message. */
@@ -130,6 +133,7 @@ static void discard(struct pair *p)
 			send_one(p, lens[at], 0x70, 24);
 			if (p->b) {
 				struct done done = look(p->b, 0x70, 0, claimed ? FI_CLAIM : FI_DISCARD, context(R));
+				asserts("TAG-007");
 				check_seen(p->b, &done, lens[at], 0x70);
 				if (claimed) {
 					ANSWERS(0, post_receive(p->b, RECVMSG, &gone));

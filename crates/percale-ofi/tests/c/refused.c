@@ -142,6 +142,8 @@ void refused_groups(void)
 		int code;
 		if (all[at].code == 0 || !all[at].call)
 			continue;
+		if (all[at].call == triggered)
+			asserts("TRIG-001");
 		code = all[at].call(&two);
 		CHECK(code == all[at].code, "%s: %d (%s), not %d", all[at].what, code, code_text(code), all[at].code);
 	}

@@ -25,19 +25,22 @@ static void counts(struct fid_cntr *c, uint64_t expected)
 	ANSWERS(expected, fi_cntr_read(c));
 }
 
-/* BIND-001, BIND-002, BIND-005: only the writes of peers are counted. MR-070: bound objects are closed first. */
+/* Only the writes of peers are counted. Bound objects are closed first. */
 static void counting(void)
 {
 	char *memory = pages(BYTES, 1), *elsewhere = pages(BYTES, 2);
 	struct fid_cntr *c = counter();
 	struct fid_mr *mr = registered(&w, memory, BYTES, BOTH_WAYS, 801, 0), *other = registered(&w, elsewhere, BYTES, BOTH_WAYS, 802, 0);
 
+	asserts("BIND-005");
 	ANSWERS(-FI_EBADFLAGS, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE | FI_MULTICAST));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_bind(mr, &c->fid, 0));
 	ANSWERS(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
 	CHECK(fi_mr_bind(mr, &w.b->txcq->fid, 0) < 0, "a queue is bound");
+	asserts("BIND-001");
 	served(&w, 0, 801, memory);
 	counts(c, 2);
+	asserts("BIND-002 RMA-010");
 	ANSWERS(0, try_read(&w, 0, 801, 100));
 	served(&w, 0, 802, elsewhere);
 	CHECK(try_write(&w, BYTES, 801, 8, 1) != 0, "beyond the end");
@@ -45,6 +48,7 @@ static void counting(void)
 	for (uint64_t n = 1; n <= 20; n++)
 		ANSWERS(0, try_write(&w, n, 801, 64 * n, 3));
 	counts(c, 22);
+	asserts("MR-070");
 	ANSWERS(-FI_EBUSY, fi_close(&mr->fid));
 	served(&w, 0, 801, memory);
 	counts(c, 24);
@@ -72,13 +76,14 @@ static void regions_first(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-003, MR-073: without the capability nothing is counted, and the binding fails. */
+/* Without the capability nothing is counted, and the binding fails. */
 static void not_counting(void)
 {
 	char *memory = pages(BYTES, 1);
 	struct fid_cntr *c = counter();
 	struct fid_mr *mr = registered(&w, memory, BYTES, BOTH_WAYS, 803, FI_RMA_EVENT);
 
+	asserts("BIND-003 MR-073");
 	ANSWERS(-FI_ENOSYS, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
 	served(&w, 0, 803, memory);
 	ANSWERS(0, fi_close(&mr->fid));
@@ -86,7 +91,7 @@ static void not_counting(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-006 to BIND-009, MR-075: with FI_MR_RMA_EVENT a region that counts is enabled after its counter was bound. */
+/* With FI_MR_RMA_EVENT a region that counts is enabled after its counter was bound. */
 static void enabling(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -95,6 +100,7 @@ static void enabling(void)
 	struct fid_cntr *c = counter(), *late = counter();
 	struct fid_mr *mr;
 
+	asserts("MR-075");
 	for (int call = 0; call < 3; call++) {
 		if (call == 0)
 			NEEDS(fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 811, FI_RMA_EVENT, &mr, NULL));
@@ -103,6 +109,7 @@ static void enabling(void)
 		else
 			NEEDS(fi_mr_regattr(w.domain, &attr, FI_RMA_EVENT, &mr));
 		fill(memory, BYTES, 1);
+		asserts("BIND-006");
 		refused(&w, 0, 811, memory, 1);
 		/* The key is in use, although no peer can access the region. */
 		struct fid_mr *second;
@@ -110,9 +117,11 @@ static void enabling(void)
 		if (call == 0)
 			ANSWERS(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
 		refused(&w, 0, 811, memory, 1);
+		asserts("BIND-008");
 		ANSWERS(0, fi_mr_enable(mr));
 		served(&w, 0, 811, memory);
 		counts(c, 2);
+		asserts("BIND-009");
 		ANSWERS(-FI_EOPBADSTATE, fi_mr_bind(mr, &late->fid, FI_REMOTE_WRITE));
 		ANSWERS(-FI_EOPBADSTATE, fi_mr_bind(mr, &w.b->ep->fid, 0));
 		ANSWERS(0, fi_mr_enable(mr));
@@ -126,6 +135,7 @@ static void enabling(void)
 		refused(&w, 0, 811, NULL, 1);
 	}
 	/* Without the flag the region need not be enabled and does not count. */
+	asserts("BIND-007");
 	mr = registered(&w, memory, BYTES, BOTH_WAYS, 812, 0);
 	served(&w, 0, 812, memory);
 	CHECK(fi_mr_bind(mr, &late->fid, FI_REMOTE_WRITE) < 0, "bound without FI_RMA_EVENT");
@@ -136,7 +146,7 @@ static void enabling(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-004, BIND-010 to BIND-012, MR-070: a region that is accessed through one endpoint only. */
+/* A region that is accessed through one endpoint only. */
 static void endpoints(bool bound)
 {
 	char *memory = pages(BYTES, 1);
@@ -145,8 +155,10 @@ static void endpoints(bool bound)
 
 	/* Another endpoint of the domain. */
 	open_side(&third, &w.two.room, w.b->how);
+	asserts("BIND-004");
 	ANSWERS(-FI_EBADFLAGS, fi_mr_bind(mr, &w.b->ep->fid, FI_REMOTE_WRITE));
 	if (!bound) {
+		asserts("BIND-012");
 		served(&w, 0, 821, memory);
 		ANSWERS(0, fi_mr_bind(mr, &third.ep->fid, 0));
 		served(&w, 0, 821, memory);
@@ -158,6 +170,7 @@ static void endpoints(bool bound)
 		munmap(memory, BYTES);
 		return;
 	}
+	asserts("BIND-010");
 	refused(&w, 0, 821, memory, 1);
 	ANSWERS(-FI_EOPBADSTATE, fi_mr_enable(mr));
 	refused(&w, 0, 821, memory, 1);
@@ -165,6 +178,7 @@ static void endpoints(bool bound)
 	CHECK(fi_mr_bind(mr, &w.b->ep->fid, 0) < 0, "bound to two");
 	ANSWERS(0, fi_mr_enable(mr));
 	/* The region belongs to the third endpoint, not to b. */
+	asserts("BIND-011 MR-070");
 	refused(&w, 0, 821, memory, 1);
 	ANSWERS(-FI_EBUSY, fi_close(&mr->fid));
 	close_side(&third);
@@ -187,7 +201,7 @@ static void endpoints(bool bound)
 	munmap(memory, BYTES);
 }
 
-/* BIND-013 to BIND-017: pages that the client reports (FI_MR_MMU_NOTIFY). */
+/* Pages that the client reports (FI_MR_MMU_NOTIFY). */
 static void refreshing(void)
 {
 	char *place = pages(4 * BYTES, 1);
@@ -200,13 +214,18 @@ static void refreshing(void)
 	MUST(mmap(place, 2 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no mapping");
 	fill(place, BYTES, 1);
 	/* The pages are present, but have not been reported. */
+	asserts("BIND-013");
 	refused(&w, 0, 831, place, 1);
+	asserts("BIND-017");
 	ANSWERS(-FI_EINVAL, fi_mr_refresh(mr, &outside, 1, 0));
 	ANSWERS(-FI_EINVAL, fi_mr_refresh(mr, &before, 1, 0));
 	refused(&w, 0, 831, place, 1);
+	asserts("BIND-016");
 	ANSWERS(0, fi_mr_refresh(mr, NULL, 0, 0));
 	served(&w, 0, 831, place);
+	served(&w, BYTES, 831, place + BYTES);
 	/* Other pages at the same address. */
+	asserts("BIND-014 BIND-015");
 	for (unsigned round = 0; round < 5; round++) {
 		MUST(munmap(place + BYTES, BYTES) == 0, "no hole");
 		MUST(mmap(place + BYTES, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == place + BYTES, "no mapping");
@@ -228,7 +247,7 @@ static void refreshing(void)
 }
 
 /*
- * BIND-018, BIND-020: the region is refreshed continuously while it is read. Each access succeeds or fails, and after the last
+ * The region is refreshed continuously while it is read. Each access succeeds or fails, and after the last
  * refresh all succeed.
  */
 static struct fid_mr *volatile shaken;
@@ -254,6 +273,8 @@ static void shaking_it(void)
 	pthread_t thread;
 	void *problem;
 
+	if (!(w.mode & FI_MR_MMU_NOTIFY))
+		asserts("BIND-020");
 	shaken = registered(&w, memory, BYTES, BOTH_WAYS, 841, 0);
 	atomic_store(&shaking, true);
 	MUST(pthread_create(&thread, NULL, shake, NULL) == 0, "no thread");
@@ -275,7 +296,7 @@ static void shaking_it(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-055, MR-056: regions with the domain's authorization key, and with other keys. */
+/* Regions with the domain's authorization key, and with other keys. */
 static void authorized(void)
 {
 	static const char *const keys[] = { NULL, "of the domain", "of the endpoints", "of no object" };
@@ -294,6 +315,7 @@ static void authorized(void)
 
 			NEEDS(fi_mr_regattr(w.domain, &attr, 0, &mr));
 			fill(memory, BYTES, 1);
+			asserts(keys[at] ? "MR-056" : "MR-055");
 			if (own ? at == 2 : at < 2)
 				served(&w, 0, 851, memory);
 			else

@@ -53,7 +53,7 @@ static void nothing_comes(void)
 	ANSWERS(-FI_EAGAIN, fi_eq_read(eq, &event, &entry, sizeof(entry), 0));
 }
 
-/* MR-058, MR-059: without the binding the region is complete at once, and there is no event. */
+/* Without the binding the region is complete at once, and there is no event. */
 static void at_once(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -63,16 +63,18 @@ static void at_once(void)
 	open_world(&w, 0, NULL);
 	NEEDS(fi_eq_open(w.two.room.fabric, &attr, &eq, NULL));
 	ANSWERS(0, fi_domain_bind(w.domain, &eq->fid, 0));
+	asserts("MR-058");
 	NEEDS(fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 900, 0, &mr, &w));
 	CHECK(fi_mr_key(mr) == 900 && fi_mr_desc(mr), "the key or the descriptor is missing");
 	served(&w, 0, 900, memory);
+	asserts("MR-059");
 	nothing_comes();
 	ANSWERS(0, fi_close(&mr->fid));
 	unbind_events(false);
 	munmap(memory, BYTES);
 }
 
-/* MR-060 to MR-065, KEY-002: with the binding, the region is complete when its event was read. */
+/* With the binding, the region is complete when its event was read. */
 static void later(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -95,6 +97,7 @@ static void later(void)
 	NEEDS(fi_mr_regv(w.domain, &iov, 1, BOTH_WAYS, 0, 911, 0, &mr[1], &mr[1]));
 	NEEDS(fi_mr_regattr(w.domain, &(struct fi_mr_attr){ .mr_iov = &iov, .iov_count = 1, .access = BOTH_WAYS, .requested_key = 912,
 							   .context = &mr[2] }, 0, &mr[2]));
+	asserts("MR-062 KEY-002");
 	for (int n = 0; n < 3; n++) {
 		CHECK(fi_mr_key(mr[n]) == FI_KEY_NOTAVAIL, "a key before the end");
 		CHECK(fi_mr_raw_attr(mr[n], &base, raw, &len, 0) < 0, "a raw key before the end");
@@ -104,6 +107,7 @@ static void later(void)
 	/* A buffer that is too small, and FI_PEEK, do not remove the event. */
 	ANSWERS(-FI_ETOOSMALL, fi_eq_read(eq, &event, &entry, sizeof(entry) - 1, 0));
 	ANSWERS(sizeof(entry), fi_eq_read(eq, &event, &entry, sizeof(entry), FI_PEEK));
+	asserts("MR-060");
 	for (int n = 0; n < 3; n++) {
 		comes(mr[n], &mr[n]);
 		CHECK(fi_mr_key(mr[n]) == (uint64_t)(910 + n) && fi_mr_desc(mr[n]), "the key or the descriptor is missing");
@@ -113,6 +117,7 @@ static void later(void)
 	}
 	nothing_comes();
 	/* A rejected call causes no event. A later failure causes an error event. */
+	asserts("MR-063 MR-064");
 	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 1, 913, 0, &failed, NULL));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 913, FI_RMA_PMEM, &failed, NULL));
 	nothing_comes();
@@ -135,7 +140,7 @@ static void later(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-061: a thread that reads the event finds the region in the location that the registering caller passed. */
+/* A thread that reads the event finds the region in the location that the registering caller passed. */
 enum { MANY = 300 };
 static _Atomic(struct fid_mr *) slots[MANY];
 
@@ -162,6 +167,7 @@ static void another_thread(void)
 
 	open_world(&w, 0, NULL);
 	bind_events(FI_WAIT_UNSPEC);
+	asserts("MR-061");
 	MUST(pthread_create(&thread, NULL, read_them, NULL) == 0, "no thread");
 	for (int n = 0; n < MANY; n++)
 		NEEDS(fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 920 + (uint64_t)n, 0, (struct fid_mr **)&slots[n], (void *)&slots[n]));

@@ -27,7 +27,7 @@ static uint64_t mapped(const struct raw *raw)
 	return key;
 }
 
-/* KEY-003 to KEY-016, KEY-019: with and without FI_MR_RAW. */
+/* With and without FI_MR_RAW. */
 static void raw_keys(int taken)
 {
 	char *memory = pages(BYTES, 1);
@@ -40,10 +40,14 @@ static void raw_keys(int taken)
 	mr = registered(&w, memory, BYTES, BOTH_WAYS, 700, 0);
 	raw = raw_of(mr);
 	base = base_of(&w, memory);
+	asserts("KEY-006 KEY-011");
 	CHECK(raw.base == base, "%#llx", (unsigned long long)raw.base);
 	CHECK(raw.len == (taken & FI_MR_RAW ? 32 : 8), "%zu bytes", raw.len);
+	if (taken & FI_MR_RAW)
+		asserts("KEY-003");
 	CHECK((fi_mr_key(mr) == FI_KEY_NOTAVAIL) == !!(taken & FI_MR_RAW), "%#llx", (unsigned long long)fi_mr_key(mr));
 	/* Buffer sizes: too small, zero, exact, larger. */
+	asserts("KEY-007 KEY-008 KEY-009");
 	for (len = 0; len < raw.len; len++) {
 		size_t needed = len;
 		ANSWERS(-FI_ETOOSMALL, fi_mr_raw_attr(mr, &second.base, len ? second.bytes : NULL, &needed, 0));
@@ -57,6 +61,7 @@ static void raw_keys(int taken)
 	ANSWERS(-FI_EBADFLAGS, fi_mr_raw_attr(mr, &second.base, second.bytes, &second.len, 1));
 	/* Parts of a raw key are not keys. A mapped key grants no access after it was unmapped. */
 	if (taken & FI_MR_RAW) {
+		asserts("KEY-005 KEY-014");
 		for (size_t at = 0; at + 8 <= raw.len; at++) {
 			memcpy(&key, raw.bytes + at, 8);
 			CHECK(try_read(&w, base, key, 8) != 0, "the bytes at %zu are a key", at);
@@ -64,14 +69,22 @@ static void raw_keys(int taken)
 		refused(&w, base, 700, memory, 1);
 		refused(&w, base, FI_KEY_NOTAVAIL, memory, 1);
 	}
+	/* A mapped key is never FI_KEY_NOTAVAIL, and permits all accesses. */
+	asserts("KEY-004 KEY-012");
+	if (taken & FI_MR_RAW)
+		asserts("KEY-015");
+	else
+		asserts("KEY-013 KEY-019");
 	key = mapped(&raw), again = mapped(&raw);
-	CHECK(key != again, "one key for two mappings");
+	CHECK(key != again && key != FI_KEY_NOTAVAIL && again != FI_KEY_NOTAVAIL, "one key for two mappings, or no key");
 	served(&w, raw.base, key, memory);
 	served(&w, raw.base + 8, again, memory + 8);
+	asserts("KEY-016");
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
 	fill(memory, BYTES, 1);
 	refused(&w, raw.base, key, memory, 1);
 	ANSWERS(0, try_read(&w, raw.base, again, BYTES));
+	asserts("KEY-018");
 	CHECK(fi_mr_unmap_key(w.domain, key) < 0, "unmapped twice");
 	CHECK(fi_mr_unmap_key(w.domain, 0x1234) < 0, "never mapped");
 	/* Each region has its own key. */
@@ -94,7 +107,7 @@ static void raw_keys(int taken)
 	munmap(memory, BYTES);
 }
 
-/* KEY-005, KEY-015: keys that were changed, truncated, invented, or belong to another domain. */
+/* Keys that were changed, truncated, invented, or belong to another domain. */
 static void forged(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -138,7 +151,8 @@ static void forged(void)
 	served(&w, 0, key, memory);
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
 	ANSWERS(0, fi_close(&foreign->fid));
-	/* A domain in which keys are mapped stays open (KEY-017). */
+	/* A domain in which keys are mapped stays open. */
+	asserts("KEY-017");
 	NEEDS(fi_mr_map_raw(other, 0, raw.bytes, raw.len, &key, 0));
 	ANSWERS(-FI_EBUSY, fi_close(&other->fid));
 	ANSWERS(0, fi_mr_unmap_key(other, key));
@@ -148,7 +162,7 @@ static void forged(void)
 	munmap(memory, BYTES);
 }
 
-/* KEY-010: a buffer of mr_key_size bytes is always large enough. */
+/* A buffer of mr_key_size bytes is always large enough. */
 static void sizes(void)
 {
 	setenv("FI_PERCALE_MR_MODE", "raw", 1);
@@ -167,6 +181,7 @@ static void sizes(void)
 		CHECK(w.mode == how.mr_mode, "%#x", w.mode);
 		mr = registered(&w, memory, BYTES, BOTH_WAYS, 9, 0);
 		key = raw_of(mr);
+		asserts("KEY-010");
 		CHECK(key.len == w.two.room.info->domain_attr->mr_key_size, "a raw key of %zu bytes, not %zu", key.len,
 		      w.two.room.info->domain_attr->mr_key_size);
 		ANSWERS(0, fi_close(&mr->fid));
@@ -176,7 +191,7 @@ static void sizes(void)
 	unsetenv("FI_PERCALE_MR_MODE");
 }
 
-/* KEY-012, KEY-016: all kinds of operations, in pieces and injected, with mapped keys. */
+/* All kinds of operations, in pieces and injected, with mapped keys. */
 static void operations(void)
 {
 	char *memory = pages(1 << 20, 1);

@@ -31,22 +31,24 @@ static int answered(uint32_t api, int mode, uint64_t old, int *code, uint64_t *m
 	return got;
 }
 
-/*
- * MR-016, MR-017: nothing is required, and offered bits are cleared. MR-018, MR-019: required bits stay, or there is no result.
- */
+/* Without a setting, nothing is required, and offered bits are cleared. Required bits stay, or there is no result. */
 static void negotiated(void)
 {
 	int code;
 
+	asserts("MR-016");
 	ANSWERS(0, answered(API, 0, 0, &code, NULL));
 	ANSWERS(0, code);
+	asserts("MR-017");
 	ANSWERS(0, answered(API, EVERY, 0, &code, NULL));
 	for (size_t at = 0; at < COUNT(bits); at++) {
 		ANSWERS(0, answered(API, bits[at], 0, &code, NULL));
 		ANSWERS(0, code);
 		setenv("FI_PERCALE_MR_MODE", names[at], 1);
+		asserts("MR-018");
 		ANSWERS(bits[at], answered(API, bits[at], 0, &code, NULL));
 		ANSWERS(bits[at], answered(API, EVERY, 0, &code, NULL));
+		asserts("MR-019");
 		answered(API, EVERY & ~bits[at], 0, &code, NULL);
 		ANSWERS(-FI_ENODATA, code);
 		answered(API, 0, 0, &code, NULL);
@@ -55,7 +57,7 @@ static void negotiated(void)
 	}
 }
 
-/* MR-020 to MR-025: the old names. */
+/* The old names. */
 static void old_names(void)
 {
 	uint64_t modes = 0;
@@ -64,11 +66,14 @@ static void old_names(void)
 	for (int now = 0; now < 2; now++) {
 		uint32_t api = now ? API : FI_VERSION(1, 4);
 		for (uint64_t local = 0; local < 2; local++) {
+			asserts("MR-021");
 			ANSWERS(FI_MR_BASIC, answered(api, FI_MR_BASIC, local * FI_LOCAL_MR, &code, &modes));
 			CHECK(!(modes & FI_LOCAL_MR), "local buffers need no registration");
+			asserts("MR-020");
 			ANSWERS(FI_MR_SCALABLE, answered(api, FI_MR_SCALABLE, local * FI_LOCAL_MR, &code, &modes));
 		}
 		for (size_t at = 0; at < COUNT(bits); at++) {
+			asserts("MR-022");
 			answered(api, FI_MR_BASIC | bits[at], 0, &code, NULL);
 			CHECK(code < 0, "FI_MR_BASIC with %#x", bits[at]);
 		}
@@ -79,12 +84,14 @@ static void old_names(void)
 	answered(API, FI_MR_SCALABLE, 0, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
 	setenv("FI_PERCALE_MR_MODE", "virt_addr,allocated,prov_key,local", 1);
+	asserts("MR-024");
 	ANSWERS(FI_MR_BASIC, answered(FI_VERSION(1, 4), FI_MR_BASIC, FI_LOCAL_MR, &code, &modes));
 	CHECK(modes & FI_LOCAL_MR, "%#llx", (unsigned long long)modes);
 	answered(FI_VERSION(1, 4), FI_MR_BASIC, 0, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
 	/* Together with the new names FI_LOCAL_MR has no effect. */
 	setenv("FI_PERCALE_MR_MODE", "local", 1);
+	asserts("MR-025");
 	answered(API, FI_MR_VIRT_ADDR, FI_LOCAL_MR, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
 	for (uint64_t local = 0; local < 2; local++) {
@@ -94,7 +101,7 @@ static void old_names(void)
 	unsetenv("FI_PERCALE_MR_MODE");
 }
 
-/* MR-023, MR-039 to MR-043, KEY-001: virtual addresses, mapped memory, provider keys, also with their old name. */
+/* Virtual addresses, mapped memory, provider keys, also with their old name. */
 static void basic(int mode)
 {
 	char *memory = pages(BYTES, 1), *hole = pages(2 * BYTES, 2);
@@ -102,19 +109,25 @@ static void basic(int mode)
 	struct fid_mr *mr, *other;
 
 	MUST(mprotect(hole + BYTES, BYTES, PROT_NONE) == 0, "no hole");
+	if (mode == FI_MR_BASIC)
+		asserts("MR-023");
 	open_world(&w, mode, NULL);
+	asserts("MR-042");
 	mr = registered(&w, memory, BYTES, BOTH_WAYS, 600, 0);
 	other = registered(&w, memory, BYTES, BOTH_WAYS, 600, 0);
 	CHECK(fi_mr_key(mr) != fi_mr_key(other) && fi_mr_key(mr) != FI_KEY_NOTAVAIL, "keys");
+	asserts("MR-039 MR-043 KEY-001");
 	served(&w, base, fi_mr_key(mr), memory);
 	served(&w, base + 128, fi_mr_key(other), memory + 128);
 	ANSWERS(0, fi_close(&other->fid));
 	fill(memory, BYTES, 1);
+	asserts("MR-040");
 	refused(&w, base - 1, fi_mr_key(mr), memory, 1);
 	refused(&w, base + BYTES - 63, fi_mr_key(mr), memory, 1);
 	refused(&w, 0, fi_mr_key(mr), memory, 1);
 	ANSWERS(0, fi_close(&mr->fid));
 	/* All of the memory is mapped, or the registration is rejected. */
+	asserts("MR-041");
 	mr = registered(&w, hole, BYTES, BOTH_WAYS, 601, 0);
 	ANSWERS(0, fi_close(&mr->fid));
 	ANSWERS(-FI_EFAULT, fi_mr_reg(w.domain, hole, BYTES + 1, BOTH_WAYS, 0, 602, 0, &mr, NULL));
@@ -176,10 +189,7 @@ static int each_call(void *from, void *into, uint64_t key, size_t len)
 	return worst;
 }
 
-/*
- * MR-008, MR-036 to MR-038, MR-046 to MR-049: with FI_MR_LOCAL memory needs the descriptor of its own region, with the right
- * for the operation.
- */
+/* With FI_MR_LOCAL memory needs the descriptor of its own region, with the right for the operation. */
 static void described(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -192,6 +202,8 @@ static void described(void)
 	out = w.a->out_desc, in = w.a->in_desc;
 	CHECK(out && in && out != in, "descriptions");
 	fill(w.a->out, 64, 3);
+	/* The memory of `in` is registered for receiving and reading, that of `out` for sending and writing. */
+	asserts("MR-036 MR-047");
 	ANSWERS(0, each_call(out, in, 610, 64));
 	/* Injected data is copied and needs no descriptor. */
 	ANSWERS(0, POST(w.a, fi_inject_write(w.a->ep, w.a->out, 64, w.a->peer, 0, 610)));
@@ -209,6 +221,7 @@ static void described(void)
 	ANSWERS(0, fi_recv(w.b->ep, NULL, 0, NULL, w.b->peer, context(8)));
 	take(w.a, context(7)), take(w.b, context(8));
 	fill(memory, BYTES, 1);
+	asserts("MR-037 MR-038");
 	for (size_t at = 0; at < COUNT(others); at++) {
 		CHECK(fi_write(w.a->ep, w.a->out, 65, others[at], w.a->peer, 0, 610, context(0)) == -FI_EINVAL, "description %zu", at);
 		CHECK(fi_send(w.a->ep, w.a->out, 65, others[at], w.a->peer, context(0)) == -FI_EINVAL, "description %zu", at);
@@ -223,15 +236,18 @@ static void described(void)
 	CHECK(fi_write(w.a->ep, w.a->out, 64, others[4], w.a->peer, 0, 610, context(0)) == -FI_EINVAL, "a closed region's");
 	CHECK(is_filled(memory, BYTES, 1), "something was written");
 	/* Each right for its own direction. */
+	asserts("MR-046 MR-054");
 	mr = registered(&w, w.a->out, BYTES, FI_SEND, 612, 0);
 	ANSWERS(0, each_call(fi_mr_desc(mr), in, 610, 64));
 	ANSWERS(0, fi_close(&mr->fid));
+	asserts("MR-049");
 	mr = registered(&w, w.a->out, BYTES, FI_WRITE, 612, 0);
 	ANSWERS(0, each_call(fi_mr_desc(mr), in, 610, 64));
 	ANSWERS(0, fi_close(&mr->fid));
 	mr = registered(&w, w.a->out, BYTES, FI_RECV | FI_READ | BOTH_WAYS, 612, 0);
 	CHECK(fi_send(w.a->ep, w.a->out, 64, fi_mr_desc(mr), w.a->peer, context(0)) == -FI_EINVAL, "without the right to send");
 	ANSWERS(0, fi_close(&mr->fid));
+	asserts("MR-048");
 	mr = registered(&w, w.a->in, BYTES, FI_READ, 612, 0);
 	ANSWERS(0, each_call(out, fi_mr_desc(mr), 610, 64));
 	ANSWERS(0, fi_close(&mr->fid));
@@ -245,7 +261,7 @@ static void described(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-057: before 1.5 there were no authorization keys. */
+/* Before 1.5 there were no authorization keys. */
 static void before_keys(void)
 {
 	const struct settings old = { .name = "old", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
@@ -257,6 +273,7 @@ static void before_keys(void)
 	struct fid_mr *mr;
 
 	open_world(&w, 0, &old);
+	asserts("MR-057");
 	ANSWERS(0, fi_mr_regattr(w.domain, &attr, 0, &mr));
 	served(&w, 0, 620, memory);
 	ANSWERS(0, fi_close(&mr->fid));

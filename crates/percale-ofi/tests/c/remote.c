@@ -151,8 +151,14 @@ static void one_write(struct pair *p, struct target *t, enum write_call call, co
 		ANSWERS(0, post_write(p->a, call, t, x));
 		if (silent || (call == WRITEMSG && (x->flags & FI_INJECT)))
 			memset(p->a->out, 0xdd, x->len);
-		if (!silent && reports(p->a, true, call == WRITEMSG ? x->flags : OWN_FLAGS))
+		if (!silent && reports(p->a, true, call == WRITEMSG ? x->flags : OWN_FLAGS)) {
 			check_access(p->a, x, FI_WRITE);
+			/* In one process, the bytes are visible as soon as the write has completed, for each completion level. */
+			if (p->b) {
+				asserts("RMA-008");
+				CHECK(is_filled(t->memory + x->offset, x->len, x->seed), "a write is complete before its bytes are there");
+			}
+		}
 	}
 	watch(p, t, x);
 	if (p->b && tells)
@@ -165,9 +171,13 @@ static void one_write(struct pair *p, struct target *t, enum write_call call, co
 
 static void every_write(struct pair *p, struct target *t)
 {
-	static const size_t lens[] = { 1, 8, 100, 2048, 5000, 70000, SIZE };
+	static const size_t lens[] = { 0, 1, 8, 100, 2048, 5000, 70000, SIZE };
 	struct side *here = p->a ? p->a : p->b;
 
+	/* Each byte beside the written ones keeps its value. */
+	if (p->b)
+		memset(t->memory, 0x5c, SIZE);
+	asserts("RMA-001 RMA-002 RMA-003");
 	for (size_t at = 0; at < COUNT(lens); at += options.few ? 3 : 1) {
 		for (int call = 0; call < WRITE_CALLS; call++) {
 			unsigned seed = (unsigned)(at * 10 + (size_t)call);
@@ -176,6 +186,13 @@ static void every_write(struct pair *p, struct target *t)
 			if ((call == INJECT_WRITE || call == INJECT_WRITEDATA) && lens[at] > here->room->info->tx_attr->inject_size)
 				continue;
 			one_write(p, t, (enum write_call)call, &x);
+			if (p->b && x.len < SIZE && !options.few) {
+				for (size_t byte = 0; byte < SIZE; byte++)
+					if (byte < x.offset || byte >= x.offset + x.len)
+						MUST(t->memory[byte] == 0x5c, "byte %zu was written by %zu at %zu", byte, x.len, x.offset);
+				memset(t->memory + x.offset, 0x5c, x.len);
+			}
+			meet(p);
 		}
 	}
 }
@@ -197,8 +214,9 @@ static void every_flag(struct pair *p, struct target *t)
 
 static void every_read(struct pair *p, struct target *t)
 {
-	static const size_t lens[] = { 1, 8, 100, 5000, 300000 };
+	static const size_t lens[] = { 0, 1, 8, 100, 5000, 300000 };
 
+	asserts("RMA-001");
 	for (size_t at = 0; at < COUNT(lens); at += options.few ? 3 : 1) {
 		for (int call = 0; call < 3; call++) {
 			unsigned seed = (unsigned)(500 + at * 3 + (size_t)call);

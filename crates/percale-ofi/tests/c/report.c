@@ -1,4 +1,7 @@
-/* Reports: one line for each group, and one line for each error. */
+/*
+ * Reports: one line for each group, and one line for each error. The line of a group ends with the requirements that its checks
+ * assert, in brackets.
+ */
 #include "every.h"
 
 #include <stdarg.h>
@@ -9,6 +12,8 @@ const char *scenario = "";
 static const char *group;
 static int wrong_here;
 static bool well = true;
+/* The requirements that the checks of this group assert: " MR-004 MR-005". */
+static char asserted[2048];
 
 /* The maximum number of errors of a group that are printed. */
 #define SHOWN 6
@@ -17,12 +22,30 @@ void begin(const char *name)
 {
 	group = name;
 	wrong_here = 0;
+	asserted[0] = 0;
+}
+
+void asserts(const char *requirements)
+{
+	for (size_t len; *requirements; requirements += len + (requirements[len] == ' ')) {
+		char one[32];
+		size_t used = strlen(asserted);
+
+		len = strcspn(requirements, " ");
+		snprintf(one, sizeof(one), " %.*s", (int)len, requirements);
+		if (strstr(asserted, one))
+			continue;
+		MUST(used + len + 2 < sizeof(asserted), "no room for %s", one);
+		strcpy(asserted + used, one);
+	}
 }
 
 void end(void)
 {
-	printf("%-6s %s: %s\n", wrong_here ? "WRONG" : "ok", scenario, group ? group : "setting up");
+	printf("%-6s %s: %s%s%s%s\n", wrong_here ? "WRONG" : "ok", scenario, group ? group : "setting up", asserted[0] ? " [" : "",
+	       asserted[0] ? asserted + 1 : "", asserted[0] ? "]" : "");
 	group = NULL;
+	asserted[0] = 0;
 }
 
 void skip(const char *name, const char *why)

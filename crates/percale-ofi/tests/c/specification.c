@@ -35,7 +35,7 @@ static void counts(struct fid_cntr *c, uint64_t expected)
 	ANSWERS(expected, fi_cntr_read(c));
 }
 
-/* KEY-020, MW-051: an application may select every 64-bit key while windows are bound and raw keys are mapped. */
+/* An application may select every 64-bit key while windows are bound and raw keys are mapped. */
 static void every_key(void)
 {
 	static const uint64_t chosen[] = { 0, 1, UINT32_MAX, (uint64_t)1 << 32, (uint64_t)1 << 63, 0xFFFFFFFDFFFFFFFF, 0xFFFFFFFE00000000,
@@ -61,6 +61,7 @@ static void every_key(void)
 		uint64_t near = n ? mapped : key;
 		keys[count++] = near & UINT32_MAX, keys[count++] = near ^ (uint64_t)1 << 40, keys[count++] = near >> 32;
 	}
+	asserts("KEY-020 MW-051");
 	for (size_t n = 0; n < count; n++) {
 		struct fid_mr *mr = registered(&w, memory, BYTES, BOTH_WAYS, keys[n], 0);
 
@@ -79,7 +80,7 @@ static void every_key(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-006, MR-077: a region of 0 bytes has a key and a descriptor, and permits no access. */
+/* A region of 0 bytes has a key and a descriptor, and permits no access. */
 static void empty(void)
 {
 	char *memory = pages(BYTES, 1), *places[] = { NULL, memory };
@@ -90,6 +91,7 @@ static void empty(void)
 		uint64_t base;
 		size_t len = sizeof(raw);
 
+		asserts("MR-006 MR-077");
 		NEEDS(fi_mr_reg(w.domain, places[n], 0, BOTH_WAYS, 0, 401, 0, &mr, NULL));
 		CHECK(fi_mr_key(mr) == 401 && fi_mr_desc(mr), "no key");
 		ANSWERS(-FI_ENOKEY, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 401, 0, &second, NULL));
@@ -108,7 +110,7 @@ static void empty(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-078 to MR-080: empty pieces among others, unknown access rights, ranges that wrap around. */
+/* Empty pieces among others, unknown access rights, ranges that wrap around. */
 static void malformed(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -116,6 +118,7 @@ static void malformed(void)
 	struct fi_mr_attr attr = { .mr_iov = iov, .iov_count = 3, .access = BOTH_WAYS, .requested_key = 411 };
 	struct fid_mr *mr = (struct fid_mr *)memory, *untouched = mr;
 
+	asserts("MR-078");
 	for (int at = 0; at < 3; at++) {
 		for (int n = 0; n < 3; n++)
 			iov[n].iov_len = n == at ? 0 : 16;
@@ -125,8 +128,10 @@ static void malformed(void)
 	iov[0].iov_len = iov[1].iov_len = iov[2].iov_len = 0;
 	ANSWERS(-FI_EINVAL, fi_mr_regattr(w.domain, &attr, 0, &mr));
 	static const uint64_t unknown[] = { 1, (uint64_t)1 << 40, (uint64_t)1 << 60, (uint64_t)1 << 61, (uint64_t)1 << 62, (uint64_t)1 << 63 };
+	asserts("MR-079");
 	for (size_t n = 0; n < COUNT(unknown); n++)
 		ANSWERS(-FI_EBADFLAGS, fi_mr_reg(w.domain, memory, 64, BOTH_WAYS | unknown[n], 0, 411, 0, &mr, NULL));
+	asserts("MR-080");
 	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, SIZE_MAX - 100, BOTH_WAYS, 0, 411, 0, &mr, NULL));
 	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, SIZE_MAX, BOTH_WAYS, 0, 411, 0, &mr, NULL));
 	iov[0].iov_len = iov[1].iov_len = 16, iov[2] = (struct iovec){ memory, (size_t)0 - (uintptr_t)memory };
@@ -136,7 +141,7 @@ static void malformed(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-021, BIND-022: several counters for a region, bound before and after peers accessed it. */
+/* Several counters for a region, bound before and after peers accessed it. */
 static void several_counters(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -146,6 +151,7 @@ static void several_counters(void)
 	ANSWERS(0, fi_mr_bind(mr, &c[0]->fid, FI_REMOTE_WRITE));
 	ANSWERS(0, fi_mr_bind(mr, &c[1]->fid, FI_REMOTE_WRITE));
 	/* A counter that is bound twice counts once. */
+	asserts("BIND-021");
 	ANSWERS(0, fi_mr_bind(mr, &c[1]->fid, FI_REMOTE_WRITE));
 	served(&w, 0, 421, memory);
 	counts(c[0], 2);
@@ -159,6 +165,7 @@ static void several_counters(void)
 	for (int n = 0; n < 3; n++)
 		ANSWERS(0, fi_close(&c[n]->fid));
 	ANSWERS(0, fi_close(&mr->fid));
+	asserts("BIND-022");
 	for (int before = 0; before < 4; before++) {
 		mr = registered(&w, memory, BYTES, BOTH_WAYS, 422, 0);
 		for (int n = 0; n < before; n++)
@@ -175,7 +182,7 @@ static void several_counters(void)
 }
 
 /*
- * BIND-023: writes through an endpoint without FI_RMA_EVENT are not counted; writes through another endpoint of the same domain
+ * Writes through an endpoint without FI_RMA_EVENT are not counted; writes through another endpoint of the same domain
  * are.
  */
 static void events_of_endpoints(void)
@@ -196,6 +203,7 @@ static void events_of_endpoints(void)
 	fi_addr_t usual = writer->peer, other = 0;
 	struct side *mate = writer->mate;
 	ANSWERS(1, fi_av_insert(writer->av, name, 1, &other, 0, NULL));
+	asserts("BIND-023");
 	ANSWERS(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
 	for (uint64_t round = 1; round <= 3; round++) {
 		w.a = writer, writer->peer = other, writer->mate = &plain;
@@ -260,19 +268,49 @@ static int try_late(struct late *late, uint64_t address, uint64_t key, bool writ
 	ssize_t code;
 
 	while ((code = writes ? fi_write(late->ep, bytes, 8, NULL, late->itself, address, key, context(1)) :
-				fi_read(late->ep, bytes, 8, NULL, late->itself, address, key, context(1))) == -FI_EAGAIN)
+				fi_read(late->ep, bytes, 8, NULL, late->itself, address, key, context(1))) == -FI_EAGAIN) {
 		MUST(now() < until, "no room for the operation");
+		progress(w.a);
+	}
 	if (code)
 		return (int)code;
-	while ((code = fi_cq_read(late->cq, &entry, 1)) == -FI_EAGAIN)
+	while ((code = fi_cq_read(late->cq, &entry, 1)) == -FI_EAGAIN) {
 		MUST(now() < until, "no completion");
+		progress(w.a);
+	}
 	if (code == 1)
 		return 0;
 	ANSWERS(1, fi_cq_readerr(late->cq, &error, 0));
 	return error.err;
 }
 
-/* CMP-021: counters that are bound to an enabled endpoint. */
+/* The end a accesses the region 441 through the endpoint. */
+static void access_late(struct late *late, fi_addr_t peer, bool writes)
+{
+	struct side *a = w.a;
+	double until = now() + WAIT_LIMIT;
+	int stashed = a->stashed;
+	ssize_t code;
+
+	while ((code = writes ? fi_write(a->ep, a->out, 8, a->out_desc, peer, 0, 441, context(4)) :
+				fi_read(a->ep, a->in, 8, a->in_desc, peer, 0, 441, context(4))) == -FI_EAGAIN) {
+		MUST(now() < until, "no room for the operation");
+		progress(a);
+		fi_cq_read(late->cq, NULL, 0);
+	}
+	ANSWERS(0, code);
+	while (a->stashed == stashed) {
+		MUST(now() < until, "no completion");
+		progress(a);
+		fi_cq_read(late->cq, NULL, 0);
+	}
+	ANSWERS(0, take(a, context(4)).err);
+}
+
+/*
+ * Counters that are bound to an enabled endpoint. With `alone` it exchanges messages with itself and accesses its own memory,
+ * otherwise its peer is a.
+ */
 static void late_counters(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -280,11 +318,21 @@ static void late_counters(void)
 	struct fid_cntr *c[KINDS], *other = counter();
 	static const uint64_t kinds[KINDS] = { FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE };
 	struct late late;
-	char out[8] = "late", in[8];
+	char out[8] = "late", in[8], name[64];
 	struct fi_cq_entry entry;
+	fi_addr_t back;
+	size_t len = sizeof(name);
 
 	open_late(&late);
 	enable_late(&late);
+	back = late.itself;
+	if (!options.alone) {
+		NEEDS(fi_getname(&late.ep->fid, name, &len));
+		ANSWERS(1, fi_av_insert(w.a->av, name, 1, &back, 0, NULL));
+		name_of(w.a, name, sizeof(name));
+		ANSWERS(1, fi_av_insert(late.av, name, 1, &late.itself, 0, NULL));
+	}
+	asserts("CMP-021");
 	for (int kind = 0; kind < KINDS; kind++) {
 		c[kind] = counter();
 		ANSWERS(0, fi_ep_bind(late.ep, &c[kind]->fid, kinds[kind]));
@@ -296,12 +344,23 @@ static void late_counters(void)
 		ANSWERS(0, try_late(&late, 0, 441, true));
 	for (int n = 0; n < 2; n++)
 		ANSWERS(0, try_late(&late, 0, 441, false));
+	for (int n = 0; !options.alone && n < 5; n++)
+		access_late(&late, back, n < 3);
 	NEEDS(fi_recv(late.ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, context(2)));
 	NEEDS(fi_send(late.ep, out, sizeof(out), NULL, late.itself, context(3)));
+	if (!options.alone) {
+		POSTED(w.a, fi_recv(w.a->ep, w.a->in, 8, w.a->in_desc, FI_ADDR_UNSPEC, context(5)));
+		POSTED(w.a, fi_send(w.a->ep, w.a->out, 8, w.a->out_desc, back, context(6)));
+	}
 	double until = now() + WAIT_LIMIT;
 	for (int done = 0; done < 2;) {
 		done += fi_cq_read(late.cq, &entry, 1) == 1;
+		progress(w.a);
 		MUST(now() < until, "no completion");
+	}
+	if (!options.alone) {
+		ANSWERS(0, take(w.a, context(5)).err);
+		ANSWERS(0, take(w.a, context(6)).err);
 	}
 	static const uint64_t wanted[KINDS] = { 1, 1, 2, 3, 2, 3 };
 	for (int kind = 0; kind < KINDS; kind++) {
@@ -317,7 +376,7 @@ static void late_counters(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-024: a region that is enabled before its endpoint can be accessed once the endpoint is enabled (FI_MR_ENDPOINT). */
+/* A region that is enabled before its endpoint can be accessed once the endpoint is enabled (FI_MR_ENDPOINT). */
 static void enabled_first(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -334,6 +393,7 @@ static void enabled_first(void)
 		ANSWERS(0, fi_mr_enable(one));
 		ANSWERS(-FI_EOPBADSTATE, fi_mr_bind(one, &late.ep->fid, 0));
 	}
+	asserts("BIND-024");
 	ANSWERS(0, fi_mr_refresh(mr, NULL, 0, 0));
 	refused(&w, 0, 451, memory, 1);
 	enable_late(&late);
@@ -354,7 +414,7 @@ static void enabled_first(void)
 	munmap(memory, BYTES);
 }
 
-/* KEY-021: in a domain with raw keys the attributes state their length. */
+/* In a domain with raw keys the attributes state their length. */
 static void raw_key_size(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -365,17 +425,19 @@ static void raw_key_size(void)
 
 	MUST(said <= sizeof(raw), "%zu bytes", said);
 	ANSWERS(0, fi_mr_raw_attr(mr, &base, raw, &room, 0));
+	asserts("KEY-021");
 	CHECK(room == said && said > 8, "%zu bytes of %zu", room, said);
 	ANSWERS(0, fi_close(&mr->fid));
 	munmap(memory, BYTES);
 }
 
-/* DWQ-024, TRIG-020: the largest threshold works like any other. */
+/* The largest threshold works like any other. */
 static void largest_threshold(void)
 {
 	struct fid_cntr *trigger = counter(), *count = counter();
 	struct fi_op_cntr add = { count, 1 };
 
+	asserts("DWQ-024");
 	for (uint64_t at = UINT64_MAX - 2;; at++) {
 		struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &add, .triggering_cntr = trigger, .threshold = at };
 
@@ -405,6 +467,7 @@ static void largest_threshold(void)
 	fi_cntr_set(trigger, 0);
 	POSTED(b, fi_recv(b->ep, b->in, 8, b->in_desc, FI_ADDR_UNSPEC, context(5)));
 	NEEDS(fi_sendmsg(a->ep, &message, FI_TRIGGER | FI_COMPLETION));
+	asserts("TRIG-020");
 	fi_cntr_set(trigger, UINT64_MAX);
 	ANSWERS(0, take(a, &triggered_by).err);
 	ANSWERS(0, take(b, context(5)).err);
@@ -412,7 +475,7 @@ static void largest_threshold(void)
 	ANSWERS(0, fi_close(&count->fid));
 }
 
-/* ATM-007, DWQ-027: the numbers of local and remote elements must be equal; a missing list of pieces. */
+/* The numbers of local and remote elements must be equal; a missing list of pieces. */
 static void unequal_lengths(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -422,6 +485,7 @@ static void unequal_lengths(void)
 	uint64_t operands[2] = { 1, 1 }, results[2];
 	ssize_t code;
 
+	asserts("ATM-007");
 	for (int k = 0; k < 2; k++) {
 		struct fi_ioc local = { operands, k ? 2 : 1 }, result = { results, k ? 2 : 1 };
 		struct fi_rma_ioc remote = { 0, k ? 1 : 2, 471 };
@@ -453,6 +517,7 @@ static void unequal_lengths(void)
 		{ .op_type = FI_OP_WRITE, .op.rma = &rma }, { .op_type = FI_OP_READ, .op.rma = &rma },
 		{ .op_type = FI_OP_ATOMIC, .op.atomic = &atomic }, { .op_type = FI_OP_FETCH_ATOMIC, .op.fetch_atomic = &fetch },
 	};
+	asserts("DWQ-027");
 	for (size_t n = 0; n < COUNT(works); n++) {
 		works[n].triggering_cntr = trigger, works[n].threshold = 1;
 		code = fi_control(&w.domain->fid, FI_QUEUE_WORK, &works[n]);
@@ -467,7 +532,7 @@ static void unequal_lengths(void)
 	munmap(memory, BYTES);
 }
 
-/* DWQ-025, DWQ-026: injected deferred work is copied when it is queued; deferred work that fails. */
+/* Injected deferred work is copied when it is queued; deferred work that fails. */
 static void injected_and_failing(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -481,6 +546,7 @@ static void injected_and_failing(void)
 					  .context = context(1) }, FI_INJECT };
 	struct fi_deferred_work work = { .op_type = FI_OP_WRITE, .op.rma = &rma, .triggering_cntr = trigger, .completion_cntr = count, .threshold = 1 };
 
+	asserts("DWQ-025");
 	fill(a->out, 64, 7);
 	NEEDS(fi_control(&w.domain->fid, FI_QUEUE_WORK, &work));
 	fill(a->out, 64, 8);
@@ -491,6 +557,7 @@ static void injected_and_failing(void)
 	ANSWERS(-FI_EMSGSIZE, fi_control(&w.domain->fid, FI_QUEUE_WORK, &work));
 	here.iov_len = there.len = 64;
 	/* No region has this key. */
+	asserts("DWQ-026");
 	for (int flag = 0; flag < 2; flag++) {
 		rma.flags = flag ? FI_COMPLETION : 0, there.key = 492, work.threshold = 1, rma.msg.context = context(2 + flag);
 		NEEDS(fi_control(&w.domain->fid, FI_QUEUE_WORK, &work));
@@ -504,12 +571,13 @@ static void injected_and_failing(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-082: the key of a closed region is used for other memory with other rights, and the old ones are no longer valid. */
+/* The key of a closed region is used for other memory with other rights, and the old ones are no longer valid. */
 static void registered_anew(void)
 {
 	char *memory[2] = { pages(BYTES, 1), pages(BYTES, 2) };
 	struct fid_mr *mr = registered(&w, memory[0], BYTES, BOTH_WAYS, 495, 0);
 
+	asserts("MR-082");
 	for (int round = 0; round < 4; round++) {
 		ANSWERS(0, try_write(&w, 0, 495, BYTES, 1));
 		ANSWERS(0, fi_close(&mr->fid));
@@ -528,8 +596,7 @@ static void registered_anew(void)
 }
 
 /*
- * MW-039, MW-052: an endpoint with bound windows of type 2A cannot be closed. Only an operation to its own peer
- * invalidates a window.
+ * An endpoint with bound windows of type 2A cannot be closed. Only an operation to its own peer invalidates a window.
  */
 static void windows_of_endpoints(void)
 {
@@ -554,12 +621,14 @@ static void windows_of_endpoints(void)
 	ANSWERS(0, try_read(&w, address, key, 64));
 	/* An operation to another peer does not invalidate the window. */
 	other.mate = b;
+	asserts("MW-052");
 	ANSWERS(0, ops->post_invalidate(b->ep, stranger, key, context(2), FI_COMPLETION));
 	CHECK(take(b, context(2)).err != 0, "invalidated for another peer");
 	ANSWERS(0, ops->query(window, &info));
 	CHECK(info.state == PERCALE_WINDOW_BOUND && info.key == key, "state %d", info.state);
 	ANSWERS(0, try_read(&w, address, key, 64));
 	if (ops->type_two(w.domain) == PERCALE_WINDOW_2A) {
+		asserts("MW-039");
 		ANSWERS(-FI_EBUSY, fi_close(&b->ep->fid));
 		ANSWERS(0, ops->query(window, &info));
 		CHECK(info.state == PERCALE_WINDOW_BOUND, "state %d", info.state);

@@ -1,4 +1,4 @@
-/* Triggered operations and deferred work (fi_trigger(3)). Names of groups begin with the requirements that they test. */
+/* Triggered operations and deferred work (fi_trigger(3)). */
 #include "every.h"
 
 #include <dirent.h>
@@ -92,9 +92,12 @@ static void messages(struct two *t)
 		ANSWERS(0, send_when(t, t->a.out + 8 * n, 8, &contexts[n]));
 	}
 	turn(t, 50);
+	asserts("TRIG-006");
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == before, "a send has begun");
 	for (int n = 0; n < 4; n++)
 		t->a.out[8 * n] = (char)n;
+	/* Thresholds 1 and 2, and twice 3. */
+	asserts("TRIG-009 TRIG-010 TRIG-011 TRIG-017");
 	ANSWERS(0, fi_cntr_add(counter, 3));
 	for (int n = 0; n < 4; n++) {
 		CHECK(take(&t->b, context(n)).len == 8, "receive %d", n);
@@ -102,6 +105,89 @@ static void messages(struct two *t)
 		CHECK(take(&t->a, &contexts[n]).err == 0, "send %d", n);
 	}
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == before + 4, "not all sends are counted");
+	/* A threshold that is already reached. */
+	asserts("TRIG-008 TRIG-012");
+	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(0)));
+	for (size_t threshold = 0; threshold <= 3; threshold += 3) {
+		contexts[0] = when(counter, threshold);
+		t->a.out[0] = (char)(50 + threshold);
+		ANSWERS(0, send_when(t, t->a.out, 8, &contexts[0]));
+		CHECK(take(&t->a, &contexts[0]).err == 0, "a send with threshold %zu", threshold);
+		CHECK(take(&t->b, context(0)).len == 8 && t->b.in[0] == (char)(50 + threshold), "another message");
+		if (threshold == 0)
+			POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(0)));
+	}
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
+/*
+ * A message is forwarded without a call in between: the receive at b counts, and its counter starts a send of the same buffer
+ * back to a.
+ */
+static void forwarded(struct two *t)
+{
+	struct fid_cntr *received = t->b.counters[RECEIVED];
+	struct fi_triggered_context back = when(received, fi_cntr_read(received) + 1);
+	struct iovec iov = { t->b.in, 300 };
+	struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = t->b.peer, .context = &back };
+
+	asserts("TRIG-007 TRIG-013");
+	memset(t->b.in, 0, 300);
+	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 300, NULL, FI_ADDR_UNSPEC, context(1)));
+	ANSWERS(0, fi_sendmsg(t->b.ep, &msg, FI_TRIGGER));
+	POSTED(&t->a, fi_recv(t->a.ep, t->a.in, 300, NULL, FI_ADDR_UNSPEC, context(2)));
+	fill(t->a.out, 300, 8);
+	POSTED(&t->a, fi_send(t->a.ep, t->a.out, 300, NULL, t->a.peer, context(3)));
+	CHECK(take(&t->a, context(2)).len == 300 && is_filled(t->a.in, 300, 8), "another message");
+	CHECK(take(&t->a, context(3)).err == 0 && take(&t->b, &back).err == 0 && take(&t->b, context(1)).len == 300, "the operations");
+}
+
+/* Endpoints and counters can be closed while operations wait for a counter. */
+static void closed_early(struct two *t)
+{
+	struct fi_triggered_context *contexts = calloc(4, sizeof(*contexts));
+	struct fid_cntr *counters[2] = { counter_of(t), counter_of(t) };
+
+	MUST(contexts, "out of memory");
+	asserts("TRIG-019");
+	for (int n = 0; n < 4; n++) {
+		contexts[n] = when(counters[n % 2], 1);
+		ANSWERS(0, send_when(t, t->a.out, 8, &contexts[n]));
+	}
+	/* Either the counter stays open, or nothing starts the operations any more and they are cancelled. */
+	int code = fi_close(&counters[0]->fid);
+	CHECK(code == 0 || code == -FI_EBUSY, "%d", code);
+	for (int n = 0; n < 4 && code == 0; n += 2)
+		CHECK(take(&t->a, &contexts[n]).err == FI_ECANCELED, "not cancelled");
+	close_side(&t->a);
+	t->b.mate = NULL;
+	ANSWERS(0, fi_cntr_add(counters[1], 1));
+	for (int n = 0; n < 50; n++)
+		progress(&t->b);
+	free(contexts);
+	if (code)
+		ANSWERS(0, fi_close(&counters[0]->fid));
+	ANSWERS(0, fi_close(&counters[1]->fid));
+	close_side(&t->b);
+	close_room(&t->room);
+}
+
+/* Calls that cannot be triggered are rejected, and are not executed at once. */
+static void not_triggered(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_triggered_context wish = when(counter, 1);
+	struct iovec into = { t->b.in, 4096 };
+	struct fi_msg many = { .msg_iov = &into, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = &wish };
+	struct fi_msg_tagged look = { .iov_count = 0, .addr = FI_ADDR_UNSPEC, .tag = 1, .context = &wish };
+
+	asserts("TRIG-004");
+	CHECK(fi_recvmsg(t->b.ep, &many, FI_TRIGGER | FI_MULTI_RECV) < 0, "a triggered multi-receive");
+	CHECK(fi_trecvmsg(t->b.ep, &look, FI_TRIGGER | FI_PEEK) < 0, "a triggered peek");
+	CHECK(fi_trecvmsg(t->b.ep, &look, FI_TRIGGER | FI_PEEK | FI_CLAIM) < 0, "a triggered claim");
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	turn(t, 50);
+	quiet(&t->pair);
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
@@ -134,6 +220,7 @@ static void kinds(struct two *t)
 
 	fill(t->a.out, 16, 3);
 	fill(target.memory + 1024, 16, 4);
+	asserts("TRIG-002 TRIG-005");
 	ANSWERS(0, fi_trecvmsg(t->b.ep, &receive, FI_TRIGGER));
 	ANSWERS(0, fi_tsendmsg(t->a.ep, &send, FI_TRIGGER | FI_REMOTE_CQ_DATA));
 	ANSWERS(0, fi_writemsg(t->a.ep, &write, FI_TRIGGER));
@@ -145,6 +232,7 @@ static void kinds(struct two *t)
 	turn(t, 50);
 	CHECK(!target.memory[0] && !target.memory[512] && !target.memory[2048], "something has begun");
 	ANSWERS(0, fi_cntr_add(counter, 1));
+	asserts("TRIG-014");
 	struct done done = take(&t->b, &c[0]);
 	CHECK(done.tag == 5 && done.data == 77 && done.len == 16, "tag %llu, data %llu", (unsigned long long)done.tag, (unsigned long long)done.data);
 	for (int n = 1; n < 6; n++)
@@ -165,8 +253,10 @@ static void canceled(struct two *t)
 
 	ANSWERS(0, send_when(t, "first---", 8, &first));
 	ANSWERS(0, send_when(t, "second--", 8, &second));
+	asserts("TRIG-016");
 	ANSWERS(0, fi_cancel(&t->a.ep->fid, &first));
 	CHECK(take(&t->a, &first).err == FI_ECANCELED, "the operation is not reported as cancelled");
+	asserts("TRIG-018");
 	odd.event_type = 77;
 	ANSWERS(-FI_EINVAL, send_when(t, "wrong---", 8, &odd));
 	odd = when(NULL, 1);
@@ -175,6 +265,7 @@ static void canceled(struct two *t)
 	odd.event_type = FI_TRIGGER_XPU;
 	ANSWERS(-FI_ENOSYS, send_when(t, "wrong---", 8, &odd));
 	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(0)));
+	asserts("TRIG-012");
 	ANSWERS(0, fi_cntr_set(counter, 1));
 	CHECK(take(&t->b, context(0)).len == 8 && !memcmp(t->b.in, "second--", 8), "%.8s", t->b.in);
 	CHECK(take(&t->a, &second).err == 0, "the second send failed");
@@ -198,6 +289,7 @@ static void given_back(struct two *t)
 		ANSWERS(0, send_when(t, texts[n], 8, contexts[n]));
 		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
 	}
+	asserts("TRIG-015 TRIG-016");
 	ANSWERS(0, fi_cancel(&t->a.ep->fid, contexts[1]));
 	CHECK(take(&t->a, contexts[1]).err == FI_ECANCELED, "the second send is not reported as cancelled");
 	memset(contexts[1], 0xff, sizeof(*contexts[1])), free(contexts[1]);
@@ -253,6 +345,8 @@ static void work(struct two *t)
 	fetch.msg.rma_iov = &words[1];
 	swap.msg.rma_iov = &words[2], swap.msg.op = FI_CSWAP;
 	fill(target.memory + 1024, 16, 6);
+	/* Work of every kind, of both endpoints, with one trigger. */
+	asserts("DWQ-001 DWQ-004 DWQ-023");
 	ANSWERS(0, queue(t, &works[0], FI_OP_SEND, &send, trigger, 2, done));
 	ANSWERS(0, queue(t, &works[1], FI_OP_RECV, &receive, trigger, 2, done));
 	ANSWERS(0, queue(t, &works[2], FI_OP_TSEND, &tsend, trigger, 2, done));
@@ -264,29 +358,111 @@ static void work(struct two *t)
 	ANSWERS(0, queue(t, &works[8], FI_OP_COMPARE_ATOMIC, &swap, trigger, 2, done));
 	ANSWERS(0, queue(t, &works[9], FI_OP_CNTR_SET, &set, done, 9, NULL));
 	ANSWERS(0, queue(t, &works[10], FI_OP_CNTR_ADD, &more, done, 9, NULL));
+	asserts("DWQ-002 DWQ-017");
 	fill(t->a.out, 16, 5); /* Read when the send begins. */
 	ANSWERS(0, fi_cntr_adderr(trigger, 1)); /* Errors also count. */
+	turn(t, 50);
+	CHECK(fi_cntr_read(done) == 0 && !target.memory[0] && !target.memory[512], "work has begun");
 	ANSWERS(0, fi_cntr_add(trigger, 1));
 	ANSWERS(0, fi_cntr_wait(done, 9, WAIT_LIMIT * 1000));
 	ANSWERS(0, fi_cntr_wait(other, 42, WAIT_LIMIT * 1000));
+	asserts("DWQ-005 DWQ-007");
 	CHECK(fi_cntr_read(other) == 42 && fi_cntr_read(done) == 9 && fi_cntr_readerr(done) == 0, "exactly");
 	CHECK(is_filled(t->b.in, 16, 5) && is_filled(t->b.in + 64, 16, 5) && is_filled(target.memory, 16, 5) && is_filled(t->a.in, 16, 6), "data");
 	uint64_t *words_now = (uint64_t *)(target.memory + 512);
 	CHECK(words_now[0] == 5 && words_now[1] == 5 && words_now[2] == 5 && old[0] == 0 && old[1] == 0, "atomic operations");
+	asserts("DWQ-009 DWQ-011");
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent, "the endpoint's counter has moved");
 	CHECK(take(&t->a, context(1)).err == 0, "the requested completion reports an error");
+	turn(t, 50);
+	CHECK(t->a.stashed == 0 && t->b.stashed == 0, "completions that were not requested");
 	/* Work with a threshold that is already reached begins at once. Without a completion counter it is not counted. */
+	asserts("DWQ-003 DWQ-006");
 	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in + 128, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(2)));
 	ANSWERS(0, queue(t, &works[11], FI_OP_TSEND, &tsend, trigger, 2, NULL));
 	CHECK(take(&t->b, context(2)).len == 16 && is_filled(t->b.in + 128, 16, 5), "a message");
 	turn(t, 50);
 	CHECK(fi_cntr_read(trigger) == 1 && fi_cntr_read(done) == 9 && fi_cntr_read(other) == 42, "a counter has moved");
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent, "the endpoint's counter has moved");
+	/* The endpoint's own counter as the completion counter. */
+	asserts("DWQ-010");
+	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in + 128, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(2)));
+	ANSWERS(0, queue(t, &works[11], FI_OP_TSEND, &tsend, trigger, 2, t->a.counters[SENT]));
+	CHECK(take(&t->b, context(2)).len == 16, "a message");
+	ANSWERS(0, fi_cntr_wait(t->a.counters[SENT], sent + 1, WAIT_LIMIT * 1000));
+	turn(t, 50);
+	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent + 1, "the endpoint's counter has moved by more than one");
 	quiet(&t->pair);
 	close_target(&target);
 	ANSWERS(0, fi_close(&trigger->fid));
 	ANSWERS(0, fi_close(&done->fid));
 	ANSWERS(0, fi_close(&other->fid));
+}
+
+/* Work in the order of thresholds, and a chain in which each piece of work starts the next one. */
+static void chained(struct two *t)
+{
+	enum { STAGES = 6 };
+	static const size_t thresholds[4] = { 3, 1, 3, 2 };
+	static const char order[4] = { 1, 3, 0, 2 };
+	struct fid_cntr *trigger = counter_of(t), *done = counter_of(t), *stages[STAGES + 1];
+	struct fi_deferred_work works[STAGES];
+	struct fi_op_msg sends[4];
+	struct fi_op_rma writes[STAGES];
+	struct fi_rma_iov there[STAGES];
+	struct iovec iov[STAGES];
+	struct target target;
+
+	asserts("DWQ-021");
+	for (int n = 0; n < 4; n++) {
+		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
+		t->a.out[8 * n] = (char)n;
+		iov[n] = (struct iovec){ t->a.out + 8 * n, 8 };
+		sends[n] = (struct fi_op_msg){ t->a.ep, { .msg_iov = &iov[n], .iov_count = 1, .addr = t->a.peer }, 0 };
+		ANSWERS(0, queue(t, &works[n], FI_OP_SEND, &sends[n], trigger, thresholds[n], done));
+	}
+	ANSWERS(0, fi_cntr_add(trigger, 3));
+	ANSWERS(0, fi_cntr_wait(done, 4, WAIT_LIMIT * 1000));
+	for (int n = 0; n < 4; n++)
+		CHECK(take(&t->b, context(n)).len == 8 && t->b.in[8 * n] == order[n], "message %d is the one of %d", n, t->b.in[8 * n]);
+	/* Stage n copies 16 bytes to the place from which stage n + 1 copies them. */
+	asserts("DWQ-020");
+	open_target(t, &target);
+	for (int n = 0; n <= STAGES; n++)
+		stages[n] = counter_of(t);
+	for (int n = 0; n < STAGES; n++) {
+		iov[n] = (struct iovec){ target.memory + 16 * n, 16 };
+		there[n] = (struct fi_rma_iov){ 16 * (uint64_t)(n + 1), 16, target.key };
+		writes[n] = (struct fi_op_rma){ t->a.ep, { .msg_iov = &iov[n], .iov_count = 1, .addr = t->a.peer, .rma_iov = &there[n],
+							   .rma_iov_count = 1 }, 0 };
+		ANSWERS(0, queue(t, &works[n], FI_OP_WRITE, &writes[n], stages[n], 1, stages[n + 1]));
+	}
+	turn(t, 50);
+	ANSWERS(0, fi_cntr_read(stages[STAGES]));
+	fill(target.memory, 16, 9);
+	ANSWERS(0, fi_cntr_add(stages[0], 1));
+	/* Only the target is driven. It executes the writes if the transport cannot make them directly. */
+	for (double until = now() + WAIT_LIMIT; fi_cntr_read(stages[STAGES]) < 1;) {
+		MUST(now() < until, "the last stage is not reached");
+		fi_cq_read(t->b.txcq, NULL, 0);
+	}
+	CHECK(is_filled(target.memory + 16 * STAGES, 16, 9), "the last stage did not write");
+	/* Work whose trigger never counts does not start. It is cancelled, and does not prevent closing. */
+	asserts("DWQ-015");
+	memset(target.memory + 16, 0, 16);
+	ANSWERS(0, queue(t, &works[0], FI_OP_WRITE, &writes[0], trigger, 100, done));
+	turn(t, 50);
+	CHECK(!target.memory[16] && fi_cntr_read(done) == 4, "the work has begun");
+	ANSWERS(0, fi_control(&t->room.domain->fid, FI_CANCEL_WORK, &works[0]));
+	ANSWERS(0, fi_cntr_set(trigger, 100));
+	turn(t, 50);
+	CHECK(!target.memory[16] && fi_cntr_read(done) == 4, "cancelled work has begun");
+	quiet(&t->pair);
+	close_target(&target);
+	for (int n = 0; n <= STAGES; n++)
+		ANSWERS(0, fi_close(&stages[n]->fid));
+	ANSWERS(0, fi_close(&trigger->fid));
+	ANSWERS(0, fi_close(&done->fid));
 }
 
 /* Work is cancelled one by one, by counter, and all at once; invalid calls are rejected. */
@@ -299,8 +475,10 @@ static void taken_back(struct two *t)
 
 	for (int n = 0; n < 6; n++)
 		ANSWERS(0, queue(t, &works[n], FI_OP_CNTR_ADD, &add, n < 4 ? trigger : other, 1, NULL));
+	asserts("DWQ-012");
 	ANSWERS(0, fi_control(domain, FI_CANCEL_WORK, &works[0]));
 	ANSWERS(-FI_ENOENT, fi_control(domain, FI_CANCEL_WORK, &works[0]));
+	asserts("DWQ-014");
 	ANSWERS(0, fi_control(domain, FI_FLUSH_WORK, other));
 	ANSWERS(0, fi_cntr_add(other, 1));
 	CHECK(fi_cntr_read(count) == 0, "flushed work has begun");
@@ -309,11 +487,14 @@ static void taken_back(struct two *t)
 	ANSWERS(-FI_ENOENT, fi_control(domain, FI_CANCEL_WORK, &works[1]));
 	ANSWERS(0, queue(t, &works[0], FI_OP_CNTR_ADD, &add, trigger, 2, NULL));
 	ANSWERS(0, queue(t, &works[1], FI_OP_CNTR_ADD, &add, other, 2, NULL));
+	asserts("DWQ-013");
 	ANSWERS(0, fi_control(domain, FI_FLUSH_WORK, NULL));
 	ANSWERS(0, fi_cntr_add(trigger, 1));
 	ANSWERS(0, fi_cntr_add(other, 1));
 	CHECK(fi_cntr_read(count) == 3, "flushed work has begun");
+	asserts("DWQ-008");
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, trigger, 9, count)); /* Completion counters are only for transfers. */
+	asserts("DWQ-016 DWQ-018");
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, NULL, trigger, 9, NULL));
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, NULL, 9, NULL));
 	ANSWERS(-FI_ENOSYS, queue(t, &bad, (enum fi_op_type)99, &add, trigger, 9, NULL));
@@ -321,6 +502,7 @@ static void taken_back(struct two *t)
 	struct fi_op_msg nobody = { NULL, { 0 }, 0 };
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_SEND, &nobody, trigger, 9, NULL));
 	/* Waiting work does not prevent closing. */
+	asserts("DWQ-022");
 	ANSWERS(0, queue(t, &works[2], FI_OP_CNTR_ADD, &add, trigger, 100, NULL));
 	ANSWERS(0, fi_close(&trigger->fid));
 	ANSWERS(0, fi_close(&other->fid));
@@ -461,13 +643,16 @@ static void devices(struct two *t)
 	struct fi_trigger_xpu needs = { .iface = FI_HMEM_SYSTEM };
 	size_t len = sizeof(needs);
 
+	asserts("XPU-006");
 	ANSWERS(0, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
 	CHECK(needs.count == 1, "%d variables", needs.count);
+	asserts("XPU-007");
 	needs = (struct fi_trigger_xpu){ .count = 5, .iface = FI_HMEM_SYSTEM, .var = vars };
 	memset(vars, 0xAA, sizeof(vars));
 	ANSWERS(0, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
 	CHECK(needs.count == 1 && vars[0].datatype == FI_UINT64 && vars[0].count == 1, "of 64 bits");
 	CHECK(vars[1].count == (int)0xAAAAAAAA, "more than that was written");
+	asserts("XPU-005");
 	needs.iface = FI_HMEM_CUDA;
 	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
 	len = 4;
@@ -475,11 +660,15 @@ static void devices(struct two *t)
 
 	for (int n = 0; n < 3; n++)
 		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
+	/* `store` checks the output: one variable of 64 bits. */
+	asserts("XPU-008 XPU-009");
 	for (int n = 0; n < 4; n++) {
 		contexts[n] = when_stored(&vars[n], 1);
 		t->a.out[8 * n] = 99;
 		ANSWERS(0, send_when(t, t->a.out + 8 * n, 8, &contexts[n]));
+		CHECK(contexts[n].trigger.xpu.count == 1, "%d variables", contexts[n].trigger.xpu.count);
 	}
+	asserts("XPU-017");
 	ANSWERS(0, fi_cancel(&t->a.ep->fid, &contexts[1]));
 	CHECK(take(&t->a, &contexts[1]).err == FI_ECANCELED, "cancelled");
 	for (int n = 0; n < 4; n++)
@@ -487,11 +676,14 @@ static void devices(struct two *t)
 	store(&vars[2]); /* Out of order, and the variable of a cancelled operation. */
 	store(&vars[1]);
 	turn(t, 50);
+	asserts("XPU-012");
 	CHECK(t->b.in[0] == 0 && t->b.in[8] == 0, "a send has begun");
+	asserts("XPU-013 XPU-018 XPU-019");
 	store(&vars[0]);
 	CHECK(take(&t->a, &contexts[0]).err == 0 && take(&t->a, &contexts[2]).err == 0, "sent");
 	CHECK(take(&t->b, context(0)).len == 8 && take(&t->b, context(1)).len == 8, "received");
 	CHECK(t->b.in[0] == 0 && t->b.in[8] == 2, "in the order of the queue");
+	asserts("XPU-016");
 	before = vars[3];
 	turn(t, 50);
 	CHECK(!memcmp(&before, &vars[3], sizeof(before)), "the variable's description is the client's");
@@ -499,6 +691,7 @@ static void devices(struct two *t)
 	CHECK(take(&t->a, &contexts[3]).err == 0 && take(&t->b, context(2)).len == 8 && t->b.in[16] == 3, "the last");
 
 	memset(&vars[4], 0xAA, sizeof(vars[4]));
+	asserts("XPU-014");
 	bad = when_stored(&vars[4], 0);
 	ANSWERS(-FI_ETOOSMALL, send_when(t, t->a.out, 8, &bad));
 	bad = when_stored(NULL, 1);
@@ -527,6 +720,7 @@ static void mixed(struct two *t)
 		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
 	for (int n = 0; n < 3; n++)
 		t->a.out[8 * n] = (char)(n + 1);
+	asserts("XPU-003");
 	ANSWERS(0, send_when(t, t->a.out, 8, &stored));
 	ANSWERS(0, send_when(t, t->a.out + 8, 8, &counted));
 	POSTED(&t->a, fi_send(t->a.ep, t->a.out + 16, 8, NULL, t->a.peer, context(3)));
@@ -549,8 +743,10 @@ static void no_devices(struct two *t)
 	struct settings bare = with_devices;
 	struct fi_info *hints, *info = NULL;
 
+	asserts("XPU-001");
 	ANSWERS(-FI_ENOSYS, send_when(t, t->a.out, 8, &wish));
 	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	asserts("XPU-002");
 	bare.caps = FI_XPU_TRIGGER;
 	hints = hints_for(&bare);
 	ANSWERS(-FI_ENODATA, fi_getinfo(bare.api, NULL, NULL, 0, hints, &info));
@@ -595,28 +791,38 @@ void trigger_groups(void)
 		const struct settings *how;
 		void (*run)(struct two *);
 	} all[] = {
-		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", &how, messages },
-		{ "TRIG-002 TRIG-005 TRIG-014: every kind of triggered operation", &how, kinds },
-		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", &how, canceled },
-		{ "TRIG-015: the owner of the context's memory", &how, given_back },
-		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", &how, work },
-		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", &how, taken_back },
-		{ "TRIG-006 and others, one thread: messages that wait for a counter", &alone, messages },
-		{ "TRIG-002 and others, one thread: every kind of triggered operation", &alone, kinds },
-		{ "TRIG-012 and others, one thread: cancelled, and refused", &alone, canceled },
-		{ "DWQ-001 and others, one thread: deferred work of every kind", &alone, work },
-		{ "DWQ-008 and others, one thread: taken back, and refused", &alone, taken_back },
-		{ "DWQ-005: reading and waiting for completion counters make progress", &how, driven },
-		{ "DWQ-005, one thread: reading and waiting for completion counters make progress", &alone, driven },
-		{ "TRIG-002, one thread: operations before the first triggered one", &alone, goes_on },
-		{ "XPU-005 to XPU-019: messages that a store starts", &with_devices, devices },
-		{ "XPU-003: together with other operations", &with_devices, mixed },
-		{ "XPU-001 XPU-002: no devices", &how, no_devices },
+		{ "messages that wait for a counter", &how, messages },
+		{ "every kind of triggered operation", &how, kinds },
+		{ "cancelled, and refused", &how, canceled },
+		{ "the owner of the context's memory", &how, given_back },
+		{ "a message that is forwarded", &how, forwarded },
+		{ "calls that cannot be triggered", &how, not_triggered },
+		{ "deferred work of every kind", &how, work },
+		{ "deferred work in order, and in a chain", &how, chained },
+		{ "deferred work that is taken back, and refused", &how, taken_back },
+		{ "one thread: messages that wait for a counter", &alone, messages },
+		{ "one thread: every kind of triggered operation", &alone, kinds },
+		{ "one thread: cancelled, and refused", &alone, canceled },
+		{ "one thread: deferred work of every kind", &alone, work },
+		{ "one thread: deferred work that is taken back, and refused", &alone, taken_back },
+		{ "reading and waiting for completion counters make progress", &how, driven },
+		{ "one thread: reading and waiting for completion counters make progress", &alone, driven },
+		{ "one thread: operations before the first triggered one", &alone, goes_on },
+		{ "messages that a store starts", &with_devices, devices },
+		{ "stores together with other operations", &with_devices, mixed },
+		{ "no devices", &how, no_devices },
 	};
 	struct two two;
 
-	CHECK(sizeof(struct fi_triggered_context) == sizeof(struct fi_context), "TRIG-003");
-	CHECK(sizeof(struct fi_triggered_context2) == sizeof(struct fi_context2), "TRIG-003");
+	begin("sizes of triggered contexts");
+	asserts("TRIG-003");
+	CHECK(sizeof(struct fi_triggered_context) == sizeof(struct fi_context), "%zu bytes", sizeof(struct fi_triggered_context));
+	CHECK(sizeof(struct fi_triggered_context2) == sizeof(struct fi_context2), "%zu bytes", sizeof(struct fi_triggered_context2));
+	end();
+	begin("closed while operations wait");
+	open_two(&two, &how);
+	closed_early(&two);
+	end();
 	for (size_t at = 0; at < COUNT(all); at++) {
 		begin(all[at].name);
 		open_two(&two, all[at].how);

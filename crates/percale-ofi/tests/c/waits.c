@@ -56,8 +56,9 @@ static void sread(struct two *two)
 	pthread_t sender;
 	double start = now();
 
+	asserts("CMP-016");
 	ANSWERS(-FI_EAGAIN, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, 40));
-	CHECK(now() - start >= 0.035, "%f s", now() - start);
+	CHECK(now() - start >= 0.035 && now() - start < WAIT_LIMIT, "%f s", now() - start);
 	ANSWERS(-FI_EAGAIN, fi_cq_sreadfrom(two->b.rxcq, &entry, 1, &source, NULL, 0));
 	/* The message arrives before the wait. */
 	receive_it(two);
@@ -125,6 +126,7 @@ static void descriptor(struct two *two)
 	ANSWERS(0, fi_control(fids[0], FI_GETWAIT, &one.fd));
 	ANSWERS(0, fi_control(fids[0], FI_GETWAITOBJ, &kind));
 	CHECK(kind == FI_WAIT_FD, "%d", kind);
+	asserts("CMP-015");
 	for (int round = 0; round < 50; round++) {
 		pthread_t sender;
 		double until = now() + WAIT_LIMIT;
@@ -169,6 +171,17 @@ static void *fail_later(void *argument)
 	return NULL;
 }
 
+enum { EACH = 2000 };
+
+static void *add_often(void *argument)
+{
+	for (int n = 0; n < EACH; n++) {
+		ANSWERS(0, fi_cntr_add(argument, 3));
+		ANSWERS(0, fi_cntr_adderr(argument, 1));
+	}
+	return NULL;
+}
+
 static void counters(struct two *two, enum fi_wait_obj wait)
 {
 	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = wait };
@@ -188,10 +201,12 @@ static void counters(struct two *two, enum fi_wait_obj wait)
 	ANSWERS(2, fi_cntr_readerr(cntr));
 	ANSWERS(0, fi_cntr_seterr(cntr, 0));
 	ANSWERS(0, fi_cntr_readerr(cntr));
+	asserts("CMP-013");
 	ANSWERS(0, fi_cntr_wait(cntr, 10, 0));
 	start = now();
 	ANSWERS(-FI_ETIMEDOUT, fi_cntr_wait(cntr, 11, 40));
 	CHECK(now() - start >= 0.035, "%f s", now() - start);
+	ANSWERS(10, fi_cntr_read(cntr));
 	NEEDS(pthread_create(&other, NULL, add_later, cntr));
 	ANSWERS(0, fi_cntr_wait(cntr, 15, -1));
 	NEEDS(pthread_join(other, NULL));
@@ -199,6 +214,16 @@ static void counters(struct two *two, enum fi_wait_obj wait)
 	ANSWERS(-FI_EAVAIL, fi_cntr_wait(cntr, 100, WAIT_LIMIT * 1000));
 	NEEDS(pthread_join(other, NULL));
 	ANSWERS(1, fi_cntr_readerr(cntr));
+	/* Four threads at once. */
+	pthread_t adders[4];
+	ANSWERS(0, fi_cntr_set(cntr, 0));
+	asserts("CMP-012");
+	for (size_t at = 0; at < COUNT(adders); at++)
+		NEEDS(pthread_create(&adders[at], NULL, add_often, cntr));
+	for (size_t at = 0; at < COUNT(adders); at++)
+		NEEDS(pthread_join(adders[at], NULL));
+	ANSWERS(3 * EACH * COUNT(adders), fi_cntr_read(cntr));
+	ANSWERS(1 + EACH * COUNT(adders), fi_cntr_readerr(cntr));
 	ANSWERS(0, fi_close(&cntr->fid));
 }
 

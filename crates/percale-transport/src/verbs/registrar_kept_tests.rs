@@ -238,7 +238,7 @@ fn memory_of_a_transfer_stays_registered() {
 fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
     const LIMIT: u64 = 48 << 20;
     if std::env::var_os("PERCALE_GUEST").is_none() {
-        return println!("skipped: the test lowers a limit of the whole process and runs in the guest only");
+        return println!("skipped (guest): the test lowers a limit of the whole process");
     }
     let before = rustix::process::getrlimit(Resource::Memlock);
     let low = Rlimit { current: Some(LIMIT), ..before };

@@ -52,7 +52,7 @@ fn is_seen_with(monitor: Choice) {
     let Some(adapter) = adapter() else { return };
     let cache = match Cache::builder(registrar(&adapter)).monitor(monitor).open() {
         Ok(cache) => cache,
-        Err(error @ OpenError::Monitor { .. }) => return println!("skipped: {error}"),
+        Err(error @ OpenError::Monitor { .. }) => return println!("skipped (bpf): {error}"),
         Err(error) => panic!("{error}"),
     };
     let (lane, memory) = (cache.lane(), Memory::new(LEN));

@@ -23,7 +23,7 @@ fn command(words: &str) -> Command {
 impl Device {
     fn new(number: u8) -> Option<Self> {
         if std::env::var_os("PERCALE_GUEST").is_none() {
-            println!("skipped: devices are made and taken away in a guest only (cargo xtask guest)");
+            println!("skipped (guest): devices are created and removed there (cargo xtask guest)");
             return None;
         }
         let (name, interface) = (format!("rxe{number}"), format!("soft{number}"));

@@ -10,7 +10,7 @@ pub(super) fn adapter() -> Option<Arc<Adapter>> {
     match Adapter::open() {
         Ok(adapter) => Some(adapter),
         Err(why) => {
-            println!("skipped: no verbs here: {why}");
+            println!("skipped (RDMA): no verbs here: {why}");
             None
         }
     }

@@ -112,11 +112,11 @@ fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
         Some(compiler.wait_with_output().expect("the compiler ends"))
     };
     let Some(headers) = compile("-E", "#include <infiniband/verbs.h>\n") else {
-        println!("skipped: there is no C compiler here (cc)");
+        println!("skipped (C compiler): cc is not installed");
         return None;
     };
     if !headers.status.success() {
-        println!("skipped: libibverbs' headers are not installed (libibverbs-dev)");
+        println!("skipped (libibverbs): the headers are not installed (libibverbs-dev)");
         return None;
     }
     let compiled = compile("-std=gnu11", &source).expect("the compiler is installed");

@@ -324,7 +324,7 @@ mod tests {
         let anothers = fake(true);
         let nobody = rustix::fs::Uid::from_raw(65_534);
         if rustix::fs::fchown(&anothers, Some(nobody), None).is_err() {
-            println!("skipped: only root can change the owner of a memfd");
+            println!("skipped (root): only root can change the owner of a memfd");
             return;
         }
         assert!(find(&key, false).unwrap().is_none(), "memory of another user is ignored");

@@ -134,7 +134,7 @@ fn application_registrations_stay_until_closed() {
     let notifier = import(&domain);
     let table = match BufferTable::new(8) {
         Ok(table) => table,
-        Err(why) => return eprintln!("SKIPPED: io_uring: {why}"),
+        Err(why) => return eprintln!("SKIPPED (io_uring): {why}"),
     };
     let cache = domain.registration_cache(table.clone()).expect("a cache");
     let (mut own, mut cached) = (Memory::new(2), Memory::new(2));

@@ -17,7 +17,7 @@ fn open(settings: &CacheSettings) -> Option<OpenedCache<BufferTable>> {
     match BufferTable::new(8) {
         Ok(table) => Some(domain(CacheSettings::default()).open_cache(settings, table).expect("a cache")),
         Err(why) => {
-            eprintln!("SKIPPED: io_uring: {why}");
+            eprintln!("SKIPPED (io_uring): {why}");
             None
         }
     }
@@ -60,7 +60,7 @@ fn named_userfaultfd_is_used_or_caching_is_off() {
     assert_eq!(left_pinned(&cache, &memory), 0, "without a promise, registrations of ordinary memory are not kept");
     let Some(OpenedCache { cache, .. }) = open(&with("userfaultfd-promised")) else { return };
     if cache.monitor() == "none" {
-        return eprintln!("SKIPPED: {}", cache.explanation());
+        return eprintln!("SKIPPED (userfaultfd): {}", cache.explanation());
     }
     assert_eq!(left_pinned(&cache, &memory), 3, "{}", cache.explanation());
 }

@@ -30,7 +30,7 @@ pub(crate) fn buffers(domain: &Domain, slots: u32) -> Option<FixedBuffers> {
     match domain.fixed_buffers(slots) {
         Ok(buffers) => Some(buffers),
         Err(FixedError::NoRing(why)) => {
-            eprintln!("SKIPPED: io_uring: {why}");
+            eprintln!("SKIPPED (io_uring): {why}");
             None
         }
         Err(error) => panic!("{error}"),

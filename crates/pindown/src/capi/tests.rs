@@ -148,6 +148,6 @@ fn the_header_compiles_as_cplusplus() {
     compiler.args(["-std=c++11", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]);
     match compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/pindown.h")).output() {
         Ok(compiled) => assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr)),
-        Err(error) => eprintln!("SKIPPED the header in C++: c++: {error}"),
+        Err(error) => eprintln!("SKIPPED (C++ compiler) the header in C++: {error}"),
     }
 }

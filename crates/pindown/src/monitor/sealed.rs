@@ -271,7 +271,7 @@ mod tests {
         match Sealed::new(bytes) {
             Ok(sealed) => Some(sealed),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                println!("skipped: {error}");
+                println!("skipped (mseal): {error}");
                 None
             }
             Err(error) => panic!("{error}"),

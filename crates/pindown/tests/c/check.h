@@ -24,8 +24,8 @@ void refused_with(int code, int expected, const char *word, const char *what, co
 
 #define REFUSED(call, code, word) refused_with((call), -(code), (word), #call, __FILE__, __LINE__)
 
-/* Prints that a test was skipped, with the reason. */
-void skip(const char *what, const char *why);
+/* Prints that a test was skipped because this capability is missing, with the reason. */
+void skip(const char *capability, const char *why);
 
 /* A device that counts, and fails on request. */
 struct device {

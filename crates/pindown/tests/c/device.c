@@ -23,9 +23,9 @@ void refused_with(int code, int expected, const char *word, const char *what, co
 	exit(1);
 }
 
-void skip(const char *what, const char *why)
+void skip(const char *capability, const char *why)
 {
-	printf("SKIPPED %s: %s\n", what, why);
+	printf("SKIPPED (%s): %s\n", capability, why);
 }
 
 int device_pin(void *context, void *address, size_t length, uint32_t access, struct pindown_pinned *pinned)

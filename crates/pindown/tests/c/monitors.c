@@ -69,7 +69,7 @@ void sealed(void)
 	REFUSED(pindown_free(stack), EINVAL, "not allocated by");
 	code = pindown_alloc(3 * page() - 1, (void **)&memory);
 	if (code == -EOPNOTSUPP) {
-		skip("sealed memory", pindown_last_error());
+		skip("mseal", pindown_last_error());
 		return;
 	}
 	CHECK(code == 0);

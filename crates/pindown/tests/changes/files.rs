@@ -59,7 +59,7 @@ fn truncation_renews_registration_of_private_file_mapping() {
     let kept = !used.is_single();
     world.lane.end(used);
     if !kept {
-        return eprintln!("skipped: files of {} are not watched", path.display());
+        return eprintln!("skipped (watched file system): files of {} are not watched", path.display());
     }
     let cut = world.across(memory.start, memory.len, || {
         file.set_len(0).expect("the file can be truncated");

@@ -229,7 +229,7 @@ fn spread(times: impl Iterator<Item = u64>) -> String {
 #[test]
 fn hostile_clients_have_no_effect_on_an_honest_one() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: several users are required, and therefore root");
+        return eprintln!("skipped (root): several users are required, and therefore root");
     }
     let place = SocketDirectory::new();
     let Some(mut served) = helper(&place, &["--per-user", "64"]) else { return };

@@ -107,7 +107,7 @@ fn process_inaccessible_to_its_user_is_rejected() {
 #[test]
 fn helper_of_another_user_is_rejected() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: two users are required, and therefore root");
+        return eprintln!("skipped (root): two users are required, and therefore root");
     }
     let place = SocketDirectory::new();
     fs::set_permissions(&place.0, fs::Permissions::from_mode(0o777)).expect("the directory belongs to this user");

@@ -63,12 +63,14 @@ fn never_quiet_client_does_not_delay_others() {
     let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     if !reports_beginnings().expect("the programs can be loaded") {
-        return eprintln!("skipped: the programs do not report beginnings on this kernel");
+        return eprintln!(
+            "skipped (newer kernel): the programs do not report the beginnings of changes on this kernel"
+        );
     }
     let mut one = client(&place, "never-quiet");
     let message = one.line();
     if message != "sent" {
-        return eprintln!("skipped: {message}");
+        return eprintln!("skipped (userfaultfd): {message}");
     }
     serves_others(&place);
     assert_eq!(one.ask("go"), "40 never quiet, 0 not answered");
@@ -81,7 +83,7 @@ fn threads_outliving_their_client_leak_nothing() {
     let Some(_helper) = helper(&place, &[]) else { return };
     let message = client(&place, "parked-and-gone").line();
     if message == "no userfaultfd" {
-        return eprintln!("skipped: {message}");
+        return eprintln!("skipped (userfaultfd): {message}");
     }
     assert_eq!(message, "17408 threads");
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
@@ -97,7 +99,7 @@ fn threads_outliving_their_client_leak_nothing() {
 #[test]
 fn client_limit_is_enforced_per_user() {
     if let Err(why) = loadable() {
-        return eprintln!("skipped: {why}");
+        return eprintln!("skipped (bpf): {why}");
     }
     let place = SocketDirectory::new();
     let mut helper = Command::new(program());

@@ -101,7 +101,7 @@ impl Drop for Talker {
 /// Starts a helper that listens, unless the programs cannot be loaded.
 pub(crate) fn helper(place: &SocketDirectory, arguments: &[&str]) -> Option<Talker> {
     if let Err(why) = loadable() {
-        eprintln!("skipped: {why}");
+        eprintln!("skipped (bpf): {why}");
         return None;
     }
     let mut helper = Talker::start(Command::new(program()).arg("--socket").arg(place.socket()).args(arguments));

@@ -173,7 +173,7 @@ fn other_allocators_work_with_the_cache() {
         tried += 1;
     }
     if tried == 0 {
-        println!("skipped: no other allocator is installed");
+        println!("skipped (allocators): no other allocator is installed");
     }
     println!("{tried} allocators");
 }

@@ -36,7 +36,7 @@ fn child_gets_no_sealed_memory_of_its_parent() {
         }
     };
     let (Some(mut memory), Some(dropped)) = (sealed(), sealed()) else {
-        eprintln!("skipped: the kernel cannot seal mappings");
+        eprintln!("skipped (mseal): the kernel cannot seal mappings");
         return;
     };
     memory.fill(7);

@@ -43,7 +43,7 @@ fn loaded_and_unloaded_libraries_are_tracked() {
     std::fs::write(&source, LIBRARY).expect("written");
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
     if !compiled.as_ref().is_ok_and(std::process::ExitStatus::success) {
-        return eprintln!("skipped: cc: {compiled:?}");
+        return eprintln!("skipped (C compiler): cc: {compiled:?}");
     }
     let path = CString::new(library.to_str().expect("a path")).expect("no zero byte");
     let open = || {
@@ -85,7 +85,7 @@ const STATIC: &str = include_str!("../oracle/static_program.rs");
 #[test]
 fn statically_linked_program_is_supported() {
     if let Err(why) = pindown::monitor::bpf::loadable() {
-        return eprintln!("skipped: {why}");
+        return eprintln!("skipped (bpf): {why}");
     }
     let place = ScratchDirectory::new("static");
     let (source, program) = (place.0.join("program.rs"), place.0.join("program"));
@@ -112,7 +112,7 @@ fn statically_linked_program_is_supported() {
         })
     });
     if !built {
-        return eprintln!("skipped: a static program cannot be linked here: {message}");
+        return eprintln!("skipped (static libraries): a static program cannot be linked here: {message}");
     }
     let output = Command::new(&program).output().expect("the process starts");
     let message = String::from_utf8_lossy(&output.stdout);

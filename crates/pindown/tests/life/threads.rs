@@ -104,7 +104,7 @@ fn wait_times_out_if_its_descriptors_were_closed() {
             ended.into()
         });
         if ended == 2 {
-            eprintln!("skipped: this system has no userfaultfd");
+            eprintln!("skipped (userfaultfd): this system has no userfaultfd");
         } else {
             assert_eq!(ended, 1, "{name}");
         }
@@ -142,7 +142,7 @@ fn file_at_the_number_of_a_closed_descriptor_is_left_alone() {
         u8::from(all_single && registered.is_ok() && name.to_string_lossy().starts_with("pipe:"))
     });
     if kept == 2 {
-        eprintln!("skipped: this system has no userfaultfd");
+        eprintln!("skipped (userfaultfd): this system has no userfaultfd");
     } else {
         assert_eq!(kept, 1);
     }
@@ -197,7 +197,7 @@ fn look_up_releases_a_thread_that_waits_for_a_denied_read() {
         0
     });
     if released == 2 {
-        eprintln!("skipped: this system has no userfaultfd");
+        eprintln!("skipped (userfaultfd): this system has no userfaultfd");
     } else {
         assert_eq!(released, 1);
     }

@@ -265,7 +265,7 @@ impl World {
         match Cache::builder(oracle.clone()).monitor(Choice::Bpf).open() {
             Ok(cache) => Some(Self { lane: cache.lane(), cache, oracle, _alone: alone }),
             Err(why) => {
-                eprintln!("skipped: {why}");
+                eprintln!("skipped (bpf): {why}");
                 None
             }
         }

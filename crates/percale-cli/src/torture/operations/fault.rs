@@ -99,7 +99,7 @@ mod tests {
         let memory = (MemoryKind::named("private anonymous").unwrap().make)().unwrap();
         let handler = match Handler::of(memory.registered) {
             Ok(handler) => handler,
-            Err(why) => return println!("skipped: userfaultfd: {why}"),
+            Err(why) => return println!("skipped (userfaultfd): {why}"),
         };
         let child = Fork::that_waits().unwrap();
         drop(handler);

@@ -99,7 +99,7 @@ fn words_like(_open: &Open, masked: u64) -> usize {
     found
 }
 
-mod distrusted {
+mod shm {
     mod rust {
         /// Requirements: RMA-015.
         #[test]
@@ -107,11 +107,7 @@ mod distrusted {
             assert_eq!(super::super::found_by("untrusting", true), (0, 0));
             assert_eq!(super::super::found_by("untrusting", false), (0, 0));
         }
-    }
-}
 
-mod shm {
-    mod rust {
         /// Checks that the search in the test of untrusted peers can find these objects.
         #[test]
         fn a_trusted_peer_has_mapping_or_address() {

@@ -110,7 +110,7 @@ enum Answer {
     Faults,
 }
 
-/// Requirements: MR-026, MR-027, MR-028.
+/// Requirements: MR-026, MR-027, MR-028, MR-029.
 fn memory_under_a_region_may_be_unmapped_and_remapped(kind: &str) {
     let _watchdog =
         Watchdog::within("memory is mapped and unmapped", Duration::from_secs(if long() { 500 } else { 300 }));

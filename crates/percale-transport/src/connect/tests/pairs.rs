@@ -10,7 +10,7 @@ use crate::wire::hello::HelloFlags;
 use crate::wire::queue_pair::Offered;
 
 fn adapter() -> Option<Arc<Adapter>> {
-    Adapter::open().inspect_err(|why| println!("skipped: no verbs here: {why}")).ok()
+    Adapter::open().inspect_err(|why| println!("skipped (RDMA): no verbs here: {why}")).ok()
 }
 
 fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): (Transports, u64)) -> Peer {

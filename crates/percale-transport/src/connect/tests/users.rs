@@ -21,7 +21,7 @@ fn as_another_user<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
         thread.join().unwrap()
     });
     if done.is_none() {
-        println!("skipped: only root can become another user");
+        println!("skipped (root): only root can become another user");
     }
     done
 }

@@ -60,7 +60,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     let proof = (peer.word, 77);
     let process = Arc::new(PeerProcess::of(peer.pid).unwrap());
     if let Err(error) = process.space() {
-        println!("skipped: /proc/PID/mem cannot be opened ({error})");
+        println!("skipped (CMA): /proc/PID/mem cannot be opened ({error})");
         return peer.end();
     }
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
@@ -145,7 +145,7 @@ fn forbidden_copies_by_process_id_fall_back_to_the_file() {
     let peer = Child::new(&mut memory, 1, 77);
     let process = Arc::new(PeerProcess::of(peer.pid).unwrap());
     if let Err(error) = process.space() {
-        println!("skipped: /proc/PID/mem cannot be opened ({error})");
+        println!("skipped (CMA): /proc/PID/mem cannot be opened ({error})");
         return peer.end();
     }
     let cma = Cma::probe(process, (peer.word, 77)).unwrap();

@@ -42,7 +42,7 @@ fn cache(settings: impl Into<Settings>) -> Option<Cache<Counting>> {
     match Cache::builder(Counting::default()).monitor(Choice::Userfaultfd(settings.into())).open() {
         Ok(cache) => Some(cache),
         Err(error) => {
-            println!("skipped: {error}");
+            println!("skipped (userfaultfd): {error}");
             None
         }
     }
@@ -309,7 +309,7 @@ fn foreign_write_protection_is_removed_on_fault() {
     for settings in BOTH {
         let monitor = match UserfaultfdMonitor::open(settings) {
             Ok(monitor) => monitor,
-            Err(why) => return println!("skipped: {why}"),
+            Err(why) => return println!("skipped (userfaultfd): {why}"),
         };
         let pages = Pages::map(3);
         let range = pages.range();
@@ -376,7 +376,7 @@ fn apart(pages: usize) -> Option<Pages> {
     let start = std::ptr::without_provenance_mut(0x1357 << 32);
     let pages = Pages::map_at(start, pages).expect("free addresses");
     if sys::is_locked(pages.range()) {
-        println!("skipped: the kernel has no MADV_COLD, or locks all memory of the process");
+        println!("skipped (unlocked memory): the kernel has no MADV_COLD, or locks all memory of the process");
         pages.unmap();
         return None;
     }

@@ -49,7 +49,7 @@ fn bench((kind, extent): (WindowKind, Extent)) -> Option<Bench> {
     let adapter = adapter()?;
     let (one, a2, b2) = adapter.domain().context().limits().expect("limits").windows;
     if !(kind == WindowKind::One && one || kind == WindowKind::Two && (a2 || b2)) {
-        println!("skipped: {} has no windows of type {kind:?}", adapter.describe());
+        println!("skipped (RDMA windows): {} has no windows of type {kind:?}", adapter.describe());
         return None;
     }
     let domain = ProtectionDomain::new(adapter.domain().context()).expect("a protection domain");

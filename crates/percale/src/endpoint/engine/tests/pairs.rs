@@ -9,7 +9,7 @@ pub(super) fn connected() -> Option<(TestEndpoint, TestEndpoint, PeerAddress)> {
     let info = Info::discover().unwrap();
     let verbs = info.transports().iter().find(|one| one.kind == TransportKind::Verbs).unwrap();
     if !verbs.available {
-        println!("skipped: no verbs here: {}", verbs.reason);
+        println!("skipped (RDMA): no verbs here: {}", verbs.reason);
         return None;
     }
     let (a, b) = (TestEndpoint::new("verbs"), TestEndpoint::new("verbs"));

@@ -26,9 +26,9 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Returns the process's monitor, or prints the reason why there is none.
 fn monitor() -> Option<&'static Monitor> {
-    static MONITOR: OnceLock<Option<Monitor>> = OnceLock::new();
-    let made = || Monitor::in_process().map_err(|why| eprintln!("skipped: {why}")).ok();
-    MONITOR.get_or_init(made).as_ref()
+    static MONITOR: OnceLock<Result<Monitor, String>> = OnceLock::new();
+    let made = || Monitor::in_process().map_err(|why| why.to_string());
+    MONITOR.get_or_init(made).as_ref().map_err(|why| eprintln!("skipped (bpf): {why}")).ok()
 }
 
 /// Makes a raw system call, without the C library's wrapper. Returns its result or its errno.

@@ -119,7 +119,7 @@ fn advice_that_drops_pages_is_reported() {
         let mut answer = Ok(0);
         let changes = during(monitor, || answer = call(libc::SYS_madvise, arguments));
         if answer == Err(libc::EINVAL) {
-            eprintln!("skipped: this kernel does not support advice {advice}");
+            eprintln!("skipped (newer kernel): this kernel does not support advice {advice}");
             continue;
         }
         exactly(&changes, &[memory.part(1..3)]);
@@ -135,7 +135,7 @@ fn advice_that_drops_pages_is_reported() {
     must(libc::SYS_close, [me, 0, 0, 0, 0, 0]);
     match answer {
         Ok(_) => assert!(changes.contains(&Change::Everything), "{changes:x?}"),
-        Err(error) => eprintln!("skipped: process_madvise(MADV_DONTNEED) answers {error} here"),
+        Err(error) => eprintln!("skipped (newer kernel): process_madvise(MADV_DONTNEED) returns {error} here"),
     }
 }
 
@@ -411,7 +411,7 @@ fn device_mapping_is_not_watched_as_a_memory_file() {
     let shared = Memory::new(1, libc::MAP_SHARED, zero as i64);
     assert!(matches!(monitor.watch(shared.all()), Ok(Watch::Inode(slot)) if { monitor.unwatch(slot); true }));
     must(libc::SYS_close, [zero, 0, 0, 0, 0, 0]);
-    let Ok(memory) = open(c"/dev/mem") else { return eprintln!("skipped: /dev/mem cannot be opened") };
+    let Ok(memory) = open(c"/dev/mem") else { return eprintln!("skipped (/dev/mem): it cannot be opened") };
     // Memory of the firmware, which every kernel allows root to read.
     let arguments = [0, PAGE, READ_WRITE, libc::MAP_SHARED as u64, memory, 0xf_0000];
     match call(libc::SYS_mmap, arguments) {
@@ -419,7 +419,7 @@ fn device_mapping_is_not_watched_as_a_memory_file() {
             assert_eq!(monitor.watch(at..at + PAGE), Err(Unwatchable::FileSystem));
             must(libc::SYS_munmap, [at, PAGE, 0, 0, 0, 0]);
         }
-        Err(error) => eprintln!("skipped: /dev/mem cannot be mapped ({error})"),
+        Err(error) => eprintln!("skipped (/dev/mem): it cannot be mapped ({error})"),
     }
     must(libc::SYS_close, [memory, 0, 0, 0, 0, 0]);
 }
@@ -442,7 +442,7 @@ fn unnamed_private_huge_pages_are_rejected() {
                 assert_eq!(watched, expected);
                 must(libc::SYS_munmap, [at, HUGE, 0, 0, 0, 0]);
             }
-            Err(error) => eprintln!("skipped: no huge pages are free ({error})"),
+            Err(error) => eprintln!("skipped (huge pages): none are free ({error})"),
         }
     }
 }

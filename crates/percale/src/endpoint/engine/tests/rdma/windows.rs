@@ -15,7 +15,7 @@ fn with_windows() -> Option<(TestEndpoint, TestEndpoint, PeerAddress)> {
     reach(&a, &b, peer, &region);
     let how = how(&b, &a);
     if !how.contains("binds") {
-        println!("skipped: the device has no windows: {how}");
+        println!("skipped (RDMA windows): the device has no windows: {how}");
         return None;
     }
     Some((a, b, peer))

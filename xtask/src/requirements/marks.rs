@@ -1,79 +1,18 @@
-//! Reads docs/requirements.md, which has one requirement per line, and the marks of tests.
-//!
-//! A line is `ID [tag] (source) precondition: action -> observable result`. A source `(own, shm tcp)` names the
-//! transports that a requirement applies to. Without names it applies to all of them.
+//! Reads the marks of tests: the requirements that each test asserts.
 //!
 //! A test's mark is a line of its documentation: `Requirements: AV-002, AV-003.` Only one file of the workspace may
 //! define a marked test of a given name, because results identify a test only by its function. The same function may
 //! run in several programs and on several transports.
+//!
+//! The C programs of percale-ofi have no marks. They print the requirements that their checks assert, see
+//! `crates/percale-ofi/tests/every.rs`.
 
+use super::split_id;
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The existing and planned transports, as spelled in test paths and sources.
-pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verbs"];
-
-/// One requirement.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Requirement {
-    pub(crate) area: String,
-    pub(crate) text: String,
-    /// The transports that the requirement applies to. If the list is empty, it applies to all transports.
-    transports: Vec<String>,
-}
-
-impl Requirement {
-    pub(crate) fn is_about(&self, transport: &str) -> bool {
-        self.transports.is_empty() || self.transports.iter().any(|its| its == transport)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn for_test(area: &str, transports: &[&str]) -> Self {
-        let transports = transports.iter().map(|&name| name.to_owned()).collect();
-        Self { area: area.to_owned(), text: String::new(), transports }
-    }
-}
-
-/// All requirements by their IDs.
-pub(crate) type Requirements = BTreeMap<String, Requirement>;
-
-pub(crate) fn load(place: &Repository) -> Outcome<Requirements> {
-    let path = place.root.join("docs/requirements.md");
-    let text = fs::read_to_string(&path).map_err(Failure::during(format!("reading {}", path.display())))?;
-    parse(&text)
-}
-
-fn parse(text: &str) -> Outcome<Requirements> {
-    let mut all = Requirements::new();
-    for (id, requirement) in text.lines().filter_map(requirement_in) {
-        if all.insert(id.clone(), requirement).is_some() {
-            return Err(Failure::new(format!("docs/requirements.md defines {id} twice")));
-        }
-    }
-    if all.is_empty() { Err(Failure::new("docs/requirements.md contains no requirements")) } else { Ok(all) }
-}
-
-fn requirement_in(line: &str) -> Option<(String, Requirement)> {
-    let (id, rest) = line.split_once(' ')?;
-    let (area, number) = id.split_once('-')?;
-    let is_id = area.bytes().all(|b| b.is_ascii_uppercase()) && is_number(number);
-    let (_tag, rest) = rest.strip_prefix('[')?.split_once("] (")?;
-    if !is_id {
-        return None;
-    }
-    // A source may contain parentheses: "(001 + fi_getinfo(3)) ...".
-    let (source, text) = rest.split_once(") ")?;
-    let words = source.split([',', ' ']).filter(|word| TRANSPORTS.contains(word));
-    let transports = words.map(str::to_owned).collect();
-    Some((id.to_owned(), Requirement { area: area.to_owned(), text: text.to_owned(), transports }))
-}
-
-fn is_number(text: &str) -> bool {
-    text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit())
-}
 
 /// The first word of a mark.
 const MARK: &str = "Requirements: ";
@@ -162,6 +101,12 @@ impl Marks {
         Ok(())
     }
 
+    /// Returns the marked functions, each with the IDs of its mark.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = (&String, &Vec<String>)> {
+        self.ids.iter()
+    }
+
     /// Returns the IDs in the mark of a test's function.
     pub(crate) fn of(&self, function: &str) -> &[String] {
         self.ids.get(function).map_or(&[], Vec::as_slice)
@@ -198,41 +143,13 @@ fn module_in(line: &str) -> Option<&str> {
 /// Parses the IDs of a mark: `MR-001, MR-002.`
 fn ids_in(mark: &str) -> Option<Vec<String>> {
     let list = mark.strip_suffix('.')?;
-    let id = |id: &str| {
-        let (area, number) = id.split_once('-')?;
-        let is_id = !area.is_empty() && area.bytes().all(|b| b.is_ascii_uppercase()) && is_number(number);
-        is_id.then(|| id.to_owned())
-    };
-    list.split(", ").map(|text| id(text.trim())).collect()
+    list.split(", ").map(str::trim).map(|id| split_id(id).map(|_| id.to_owned())).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Marks, parse, requirement_in};
-    use crate::place::Repository;
+    use super::Marks;
     use std::path::Path;
-
-    #[test]
-    fn lines_in_the_format_are_requirements() {
-        let (id, read) = requirement_in("AV-002 [must] (003, implied) open -> a vector.").unwrap();
-        assert_eq!((id.as_str(), read.area.as_str(), read.text.as_str()), ("AV-002", "AV", "open -> a vector."));
-        assert!(read.is_about("shm") && read.is_about("tcp"));
-        assert!(requirement_in("XPU-002 [must] (001 + fi_getinfo(3)) fi_getinfo -> no match.").is_some());
-        assert!(requirement_in("AMB-33 Error code for FI_READ without name.").is_none());
-        assert!(requirement_in("## AV — address vectors (source 003)").is_none());
-    }
-
-    #[test]
-    fn a_source_may_name_transports() {
-        let (_, read) = requirement_in("RES-001 [must] (own, shm) two processes: no page leaks.").unwrap();
-        assert!(read.is_about("shm") && !read.is_about("tcp"));
-    }
-
-    #[test]
-    fn duplicate_id_is_rejected() {
-        let line = "MR-001 [must] (000) a -> b.\n";
-        assert!(parse(&line.repeat(2)).is_err());
-    }
 
     /// Returns a source with a mark. It is assembled here so that this file itself contains no mark.
     fn source(mark: &str, name: &str) -> String {
@@ -280,20 +197,6 @@ mod tests {
             let error = read(&[source(mark, "test")]).unwrap_err();
             assert!(error.contains("not a list of IDs"), "{mark}: {error}");
         }
-    }
-
-    #[test]
-    fn the_workspace_has_only_marks_of_known_requirements() {
-        let place = Repository::find().unwrap();
-        let (known, marks) = (super::load(&place).unwrap(), Marks::load(&place).unwrap());
-        let unknown: Vec<_> =
-            marks.ids.iter().filter(|(_, ids)| ids.iter().any(|id| !known.contains_key(id))).collect();
-        assert!(unknown.is_empty(), "{unknown:?}");
-        assert!(
-            marks.ids.len() > 500,
-            "only {} marked tests were found: has the format of the sources changed?",
-            marks.ids.len()
-        );
     }
 
     #[test]
