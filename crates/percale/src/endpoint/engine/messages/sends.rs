@@ -265,12 +265,6 @@ impl Sends {
         ended
     }
 
-    /// Returns the number of sends.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn len(&self) -> usize {
-        self.sends.len()
-    }
-
     /// Returns whether there are no sends.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) fn is_empty(&self) -> bool {
@@ -278,7 +272,7 @@ impl Sends {
     }
 
     /// Returns the number of sends.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(any(test, feature = "sim"))]
     pub(in super::super) fn len(&self) -> usize {
         self.sends.len()
     }

@@ -18,11 +18,6 @@ impl Outbox {
         self.0.is_empty()
     }
 
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     #[inline]
     pub(super) fn push(&mut self, to: ConnectionId, action: LinkAction) {
         self.0.push_back((to, action));
@@ -55,7 +50,7 @@ impl Outbox {
         self.0.clear();
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
