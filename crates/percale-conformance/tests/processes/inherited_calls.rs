@@ -75,6 +75,7 @@ macro_rules! endpoint_calls {
             endpoint.inject(peer, b"child") == Err(PostError::Forked)
         });
         case(concat!($who, ": naming_bytes"), || endpoint.naming_bytes() == 0);
+        case(concat!($who, ": remains"), || endpoint.remains().is_empty());
         case(concat!($who, ": send"), || endpoint.send(peer, vec![1]).wait().is_err());
         case(concat!($who, ": recv"), || endpoint.recv(vec![1]).wait().is_err());
         case(concat!($who, ": recv many"), || endpoint.recv(vec![0; 64]).many().is_err());
