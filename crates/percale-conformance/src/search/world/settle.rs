@@ -264,8 +264,10 @@ impl World {
             let ports: Vec<_> = (0..self.seats.len()).filter_map(|place| self.port(place)).collect();
             let remains: Vec<_> =
                 ports.iter().flat_map(|(_, port)| on!(*port, endpoint => endpoint.remains())).collect();
-            // A message whose loss was possible may have arrived after all, when receives were no longer posted.
-            if remains.is_empty() || remains.iter().any(|(name, _)| *name == "held messages") {
+            // A message whose loss was possible may have arrived after all, when receives were no longer posted. A group
+            // whose members did not all take part waits for them.
+            let waits = ["held messages", "receives of groups", "held messages of groups"];
+            if remains.is_empty() || remains.iter().any(|(name, _)| waits.contains(name)) {
                 return Ok(());
             }
             rounds += 1;
