@@ -157,11 +157,13 @@ impl Core {
     /// `len` is the length of the message at its sender.
     #[inline]
     pub(crate) fn received(&mut self, from: ConnectionId, head: &Head, len: u64, receive: &Receive) {
-        if head.flags.contains(Flags::ACK) {
+        if head.flags.intersects(Flags::ACK.union(Flags::INVALIDATE)) {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
                 return; // It is reported later, because the key that the message invalidated is still in use.
             }
-            self.peers.reply(from, FrameKind::Ack, head.id, 0);
+            if head.flags.contains(Flags::ACK) {
+                self.peers.reply(from, FrameKind::Ack, head.id, 0);
+            }
         }
         let room = receive.place.len() as u64;
         let mut entry = self.received_entry(from, head, len.min(room), receive);
@@ -274,7 +276,7 @@ impl Core {
             }
         }
         self.windows_down(from);
-        self.drop_unfinished(from);
+        self.end_held_messages(from);
         self.fail_directed(from, error, why);
         self.assign_held_messages(from);
         self.sender_down(from);

@@ -271,15 +271,23 @@ impl Core {
         dropped.len()
     }
 
-    /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be
-    /// received.
-    pub(super) fn drop_unfinished(&mut self, from: ConnectionId) {
+    /// Drops the unexpected messages of a peer with a payload that will never arrive, after the end of its connection.
+    /// Complete messages stay and can be received, but are not answered: the next connection at this slot may be that
+    /// of another endpoint, which has a send with the same number.
+    pub(super) fn end_held_messages(&mut self, from: ConnectionId) {
         for kind in [FrameKind::Message, FrameKind::Tagged, FrameKind::Collective] {
             let dropped = self.drop_held(kind, |of, _, message| {
                 of == from && !matches!(message.body, UnexpectedPayload::Whole(_) | UnexpectedPayload::Short(_))
             });
             crate::later::later!(debug: dropped, "dropped unexpected messages whose data will never arrive");
         }
+        let leave_unanswered = |message: &mut Unexpected| {
+            if message.from == from {
+                message.head.flags.remove(Flags::ACK);
+            }
+        };
+        self.messages.change_held(leave_unanswered);
+        self.groups.change_held(leave_unanswered);
         self.peers.set_holds_messages(from, true); // This is an assumption, which `has_held_messages` checks.
     }
 

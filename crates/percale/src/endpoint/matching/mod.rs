@@ -229,6 +229,11 @@ impl<R, U> Matching<R, U> {
         self.unexpected.extract(pick)
     }
 
+    /// Calls `change` with each held message, claimed or not.
+    pub(crate) fn change_held(&mut self, change: impl FnMut(&mut U)) {
+        self.unexpected.change(change);
+    }
+
     /// Returns the held messages that are not claimed, in arrival order.
     pub(crate) fn unexpected(&self) -> impl Iterator<Item = (HeldMessage, Envelope, &U)> {
         self.unexpected.iter()

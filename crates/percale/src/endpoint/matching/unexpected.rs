@@ -182,6 +182,16 @@ impl<U> UnexpectedQueue<U> {
         })
     }
 
+    /// Calls `change` with each message, the claimed ones last.
+    pub(super) fn change(&mut self, mut change: impl FnMut(&mut U)) {
+        for mut next in [self.order.head(), self.claimed.head()] {
+            while next != NIL {
+                change(self.arena.value_mut(next));
+                next = self.arena.next(ORDER, next);
+            }
+        }
+    }
+
     /// Returns the source of each message, the claimed ones last.
     pub(super) fn sources(&self) -> impl Iterator<Item = u64> {
         let all = self.arena.walk(ORDER, self.order).chain(self.arena.walk(ORDER, self.claimed));

@@ -111,6 +111,11 @@ impl Groups {
         held.map(|(_, message)| message).collect()
     }
 
+    /// Calls `change` with each held message.
+    pub(in super::super) fn change_held(&mut self, change: impl Fn(&mut Unexpected)) {
+        self.messages.change_held(change);
+    }
+
     /// Takes the receives that wait for messages of a disconnected peer.
     pub(in super::super) fn take_receives_of(&mut self, from: ConnectionId) -> Vec<Receive> {
         self.messages.drain_posted(SourceFilter::From(from.into())).collect()

@@ -176,6 +176,12 @@ impl Messages {
         held.map(|(_, message)| message).collect()
     }
 
+    /// Calls `change` with each held message, claimed or not.
+    pub(super) fn change_held(&mut self, change: impl Fn(&mut Unexpected) + Copy) {
+        self.untagged.change_held(change);
+        self.tagged.change_held(change);
+    }
+
     /// Claims a held message for an operation. Returns false, and does nothing, if the operation has claimed one.
     pub(super) fn claim(&mut self, by: OperationIdentity, tagged: bool, held: HeldMessage) -> bool {
         if self.claims.contains_key(&by) {

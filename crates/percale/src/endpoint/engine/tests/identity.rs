@@ -45,6 +45,40 @@ fn alias_address_is_independent_after_peer_leaves() {
     }
 }
 
+/// An endpoint numbers its sends as an earlier endpoint at its address did.
+///
+/// Requirements: CON-004.
+#[test]
+fn messages_of_departed_peer_are_not_acknowledged_to_its_successor() {
+    for transport in ["tcp", "shm"] {
+        let receiver = at(transport, "127.0.0.1:0");
+        let sender = at(transport, "127.0.0.1:0");
+        let address = sender.endpoint.address().to_string();
+        let peer = connect(&sender, &receiver);
+        let left = sender.endpoint.tagged_send(peer, 7, vec![7; 8]).delivered().start().unwrap();
+        until(&[&sender, &receiver], || {
+            receiver.engine(|engine| engine.core.messages.table_ref(true).holds_any()).then_some(())
+        });
+        drop(left);
+        drop(sender);
+        until(&[&receiver], || receiver.ended());
+        let successor = at(transport, &address);
+        let peer = connect(&successor, &receiver);
+        let mut sent = successor.endpoint.tagged_send(peer, 8, vec![8; 8]).delivered().start().unwrap();
+        let mut old = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
+        assert_eq!(old.wait().unwrap().to_vec(), [7; 8]);
+        for _ in 0..200 {
+            receiver.endpoint.progress();
+            successor.endpoint.progress();
+        }
+        assert!(!sent.is_ready(), "{transport}: the message was not received");
+        let mut new = receiver.endpoint.tagged_recv(8, 0, vec![0; 8]).start().unwrap();
+        until(&[&successor, &receiver], || (sent.is_ready() && new.is_ready()).then_some(()));
+        sent.wait().unwrap();
+        assert_eq!(new.wait().unwrap().to_vec(), [8; 8]);
+    }
+}
+
 /// Requirements: CON-004.
 #[test]
 fn messages_of_departed_peer_match_either_of_its_addresses() {
