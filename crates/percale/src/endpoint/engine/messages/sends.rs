@@ -195,12 +195,8 @@ impl Sends {
             self.sends.remove(id); // The send was reported before. This was the last answer that the peer owed.
             return Ok(None);
         };
-        if send.payload == Payload::LeavingRefused {
+        if !send.ack || send.payload == Payload::LeavingRefused {
             return Err("acknowledgement that was not requested");
-        }
-        if !send.ack {
-            // The peer may answer a message of an endpoint that had this address before.
-            return Ok(None);
         }
         if failure.is_none() {
             return Ok(self.step(id, |send| send.ack = false));

@@ -208,7 +208,7 @@ fn answers() -> Vec<Rule> {
     const ACK: Head = head(FrameKind::Ack, ID, 0);
     const FAILED: Head = Head { tag: 5, ..ACK };
     const PULLED: Head = head(FrameKind::Pulled, ID, 0);
-    let unrequested = Outcome::Ignored("it may answer a message of an endpoint that had this address before");
+    let unrequested = Outcome::Ends("acknowledgement that was not requested");
     add("not requested", FrameKind::Ack, unrequested, LONG, false, &[ACK]);
     add("a failure, not requested", FrameKind::Ack, unrequested, LONG, false, &[FAILED]);
     add("a second one", FrameKind::Ack, unrequested, LONG, true, &[ACK, ACK]);
