@@ -20,7 +20,7 @@ enum Presence {
 
 use Presence::{Only, Optional, Required};
 
-const CAPABILITIES: [(&str, Presence); 32] = [
+const CAPABILITIES: [(&str, Presence); 34] = [
     // The kernel.
     ("bpf", Required),
     ("userfaultfd", Required),
@@ -57,15 +57,14 @@ const CAPABILITIES: [(&str, Presence); 32] = [
     // Devices.
     ("RDMA device", Optional),
     ("RDMA", Only("verbs")),
+    // The test double of libibverbs, and what it emulates.
+    ("RDMA double", Only("verbs")),
+    ("RDMA windows", Only("verbs")),
     ("guest", Only("")),
 ];
 
-/// Capabilities of the test double of libibverbs.
-const DOUBLE: [&str; 2] = ["RDMA double", "RDMA windows"];
-
 fn presence(capability: &str) -> Option<Presence> {
-    let listed = CAPABILITIES.iter().find(|(name, _)| *name == capability).map(|(_, presence)| *presence);
-    listed.or_else(|| DOUBLE.contains(&capability).then_some(Only("verbs")))
+    CAPABILITIES.iter().find(|(name, _)| *name == capability).map(|(_, presence)| *presence)
 }
 
 /// Returns whether tests of this step that need the capability are for another place: for another step, or for the
@@ -92,11 +91,10 @@ pub(crate) fn refused(tests: &[TestResult]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CAPABILITIES, DOUBLE, is_elsewhere, refused};
+    use super::{CAPABILITIES, is_elsewhere, refused};
     use crate::place::Repository;
     use crate::results::{TestEnding, TestResult};
     use std::fs;
-    use std::path::Path;
 
     fn skipped(lacks: Option<&str>) -> TestResult {
         let test = TestResult::new("tests", "life (tests/life/main.rs)", "a", TestEnding::Skipped);
@@ -121,22 +119,11 @@ mod tests {
         assert!(!is_elsewhere("bpf", "tests") && !is_elsewhere("luck", "tests"));
     }
 
-    /// Appends the texts of the sources below a directory.
-    fn sources(directory: &Path, texts: &mut String) {
-        for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_dir() {
-                sources(&entry, texts);
-            } else if entry.extension().is_some_and(|extension| extension == "rs" || extension == "c") {
-                texts.push_str(&fs::read_to_string(entry).unwrap());
-            }
-        }
-    }
-
     #[test]
     fn each_capability_is_one_that_a_test_needs() {
-        let mut texts = String::new();
-        sources(&Repository::find().unwrap().root.join("crates"), &mut texts);
-        let listed: Vec<&str> = CAPABILITIES.iter().map(|(name, _)| *name).chain(DOUBLE).collect();
+        let sources = Repository::find().unwrap().sources(&["rs", "c"]);
+        let texts: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        let listed: Vec<&str> = CAPABILITIES.iter().map(|(name, _)| *name).collect();
         for name in &listed {
             let forms = [
                 format!("skipped ({name})"),

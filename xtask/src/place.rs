@@ -103,3 +103,21 @@ impl Repository {
         Ok(Some(value))
     }
 }
+
+#[cfg(test)]
+impl Repository {
+    /// Returns the sources below `crates` with one of these extensions.
+    pub(crate) fn sources(&self, extensions: &[&str]) -> Vec<PathBuf> {
+        let (mut found, mut directories) = (Vec::new(), vec![self.root.join("crates")]);
+        while let Some(directory) = directories.pop() {
+            for path in fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    directories.push(path);
+                } else if path.extension().is_some_and(|its| extensions.iter().any(|extension| its == *extension)) {
+                    found.push(path);
+                }
+            }
+        }
+        found
+    }
+}

@@ -155,7 +155,9 @@ fn count<'a>(proofs: &Proofs, all: &'a Requirements) -> (Counts, BTreeMap<&'a st
 
 fn print(report: &Report<'_>, all: &Requirements, arguments: &Arguments) {
     let columns: Vec<Cell> = CELLS.into_iter().filter(|cell| report.total.cells.contains_key(cell)).collect();
-    let titles = ["area", "proved", "excused", "missing"].into_iter().chain(columns.iter().copied());
+    // Each cell in two lines, so that the columns are narrow.
+    let cells = columns.iter().map(|cell| cell.replace('/', "\n"));
+    let titles = ["area", "proved", "excused", "missing"].map(str::to_owned).into_iter().chain(cells);
     let mut shown = table(titles, 1);
     let row = |name: &str, counts: &Counts| {
         let Totals { requirements, proved, excused, missing } = counts.totals;

@@ -15,7 +15,7 @@ mod trials;
 use crate::failure::Outcome;
 use crate::place::Repository;
 use list::Mutation;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use trials::{State, Verdict};
 
 #[derive(clap::Args)]
@@ -49,7 +49,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let mutations = list::load(place)?;
     let mut state = State::load(place)?;
     let apart = if arguments.shown {
-        std::collections::BTreeMap::new()
+        BTreeMap::new()
     } else {
         let (tree, tests) = programs::build(place, &mutations)?;
         if arguments.again {

@@ -150,7 +150,6 @@ mod tests {
     use super::skips;
     use crate::place::Repository;
     use crate::results::{TestEnding, TestResult};
-    use std::path::{Path, PathBuf};
 
     #[test]
     fn skipped_tests_are_counted_by_reason() {
@@ -173,13 +172,6 @@ mod tests {
         assert!(lines.len() == 3 && lines.contains(&"1 skipped: no reason given".to_owned()));
     }
 
-    /// Returns the sources below a directory.
-    fn sources(directory: &Path) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-        let below = entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
-        below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
-    }
-
     /// Returns the tests that run a loom model but that the step `loom` does not select, because of their names.
     fn unselected(text: &str) -> Vec<&str> {
         let tests = text.split("#[test]").skip(1).filter(|test| test.contains("loom::model"));
@@ -191,7 +183,7 @@ mod tests {
     fn each_loom_model_has_a_name_that_the_step_selects() {
         let calls = |name: &str| format!("#[test]\nfn {name}() {{\n    loom::{}(|| {{}});\n}}\n", "model");
         assert_eq!(unselected(&(calls("loom_one") + &calls("two"))), ["two"]);
-        let sources = sources(&Repository::find().unwrap().root.join("crates"));
+        let sources = Repository::find().unwrap().sources(&["rs"]);
         let found: Vec<String> = sources
             .iter()
             .flat_map(|path| {

@@ -289,7 +289,7 @@ impl Body {
 /// Returns the error for a frame with an invalid form.
 #[cold]
 fn invalid(head: &Head, defect: FormError) -> Broken {
-    Broken::Protocol(format!("{defect} (kind {}, {} payload bytes)", head.kind as u8, head.len))
+    Broken::Protocol(format!("{defect} ({:?}, {} payload bytes)", head.kind, head.len))
 }
 
 /// Parses and checks the head at the start of `bytes`. Returns `None` if it is not complete.
