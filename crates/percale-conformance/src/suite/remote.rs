@@ -128,6 +128,40 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
     }
 }
 
+/// The right to read permits atomic reads, the right to write permits atomic operations without a result, and
+/// operations that fetch and change need both. The right to atomic operations permits all of them.
+///
+/// Requirements: MR-002, ATM-006.
+pub fn atomic_operations_need_the_rights_for_their_effects<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let (read, write, atomic) = (Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC);
+    for access in [Access::empty(), read, write, atomic, read | write, read | atomic, write | atomic] {
+        let (fetches, changes) = (access.intersects(read | atomic), access.intersects(write | atomic));
+        for memory in memories(&mesh, &5_u64.to_ne_bytes()) {
+            let region = mesh.test_endpoint(1).domain.register(memory, access).expect("a region");
+            let word = region.remote();
+            let mut expected = 5_u64;
+            let mut check = |what: &str, allowed: bool, result: Result<u64, OperationError>, after: u64| {
+                match result {
+                    Ok(fetched) => assert!(allowed && fetched == expected, "{what} with {access:?}: {fetched}"),
+                    Err(error) => {
+                        assert!(!allowed, "{what} with {access:?}: {error}");
+                        assert_eq!(code(Err::<u64, _>(error)), ErrorCode::Denied, "{what} with {access:?}");
+                    }
+                }
+                expected = if allowed { after } else { expected };
+                assert_eq!(bytes_of(&region), expected.to_ne_bytes(), "{what} with {access:?}");
+            };
+            let both = fetches && changes;
+            check("a read", fetches, mesh.finish(a.fetch_atomic(peer, AtomicOp::Read, word, 0_u64)), 5);
+            check("an add", both, mesh.finish(a.fetch_add(peer, word, 1_u64)), 6);
+            check("a swap", both, mesh.finish(a.compare_swap(peer, word, 6_u64, 7)), 7);
+            check("a write", both, mesh.finish(a.fetch_atomic(peer, AtomicOp::Write, word, 8_u64)), 8);
+        }
+    }
+}
+
 /// Random keys, ranges that wrap around or exceed the region, missing rights, and keys of another domain.
 ///
 /// Requirements: REV-008.

@@ -166,3 +166,50 @@ fn forbidden_copies_by_process_id_fall_back_to_the_file() {
     assert!(went, "a copy failed");
     peer.end();
 }
+
+/// Memory of which only the first page exists.
+#[test]
+fn copy_that_the_kernel_ends_early_is_a_fault() {
+    let page = rustix::param::page_size();
+    let fd = crate::local_memory::mapping::sealed_memfd("percale-test", page, 0).unwrap();
+    // SAFETY: a new mapping, which is removed at the end of this test.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * page,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            std::os::fd::AsRawFd::as_raw_fd(&fd),
+            0,
+        )
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    let half = at.expose_provenance() as u64;
+    let process = Arc::new(PeerProcess::of(std::process::id().cast_signed()).unwrap());
+    if let Err(error) = process.space() {
+        return println!("skipped (CMA): /proc/PID/mem cannot be opened ({error})");
+    }
+    let word = word_of_this_process().unwrap();
+    let proof = (std::ptr::from_ref(word).expose_provenance() as u64, word.load(Ordering::Relaxed));
+    let cma = Cma::probe(process, proof).unwrap();
+    for by_file in [false, true] {
+        cma.0.by_file.store(by_file, Ordering::Relaxed);
+        for direction in [Direction::Read, Direction::Write] {
+            let copied = |len: usize| cma.copy(direction, &segment(&mut vec![3; len]), half);
+            assert_eq!(copied(page), Ok(()), "the page that exists, {direction:?}, by file: {by_file}");
+            assert_eq!(copied(page + 1), Err(NoCopy::Fault), "{direction:?}, by file: {by_file}");
+            assert_eq!(copied(2 * page), Err(NoCopy::Fault), "{direction:?}, by file: {by_file}");
+            // The copy ends within the first of two segments, or between them.
+            let (mut one, mut two) = (vec![3; page], vec![4; page]);
+            // SAFETY: the vectors live until the copy returns, and no other code touches them until then.
+            let pieces =
+                unsafe { [Segment::new(one.as_mut_ptr(), one.len()), Segment::new(two.as_mut_ptr(), two.len())] };
+            let pieces = Segments::new(&pieces).unwrap();
+            assert_eq!(cma.copy(direction, &pieces, half), Err(NoCopy::Fault), "{direction:?}, by file: {by_file}");
+            let half = half + page as u64 / 2;
+            assert_eq!(cma.copy(direction, &pieces, half), Err(NoCopy::Fault), "{direction:?}, by file: {by_file}");
+        }
+    }
+    // SAFETY: the mapping was made above, and no reference to it exists.
+    unsafe { libc::munmap(at, 2 * page) };
+}
