@@ -64,6 +64,11 @@ impl Perf {
         Ok(Self(place.target.join("release").join("percale")))
     }
 
+    /// Takes the command as it was built for the tests. Its figures mean little.
+    pub(crate) fn tested(place: &Repository) -> Outcome<Self> {
+        Ok(Self(place.tested()?.join("percale")))
+    }
+
     /// Runs `percale perf --json` with additional arguments.
     pub(crate) fn run(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<MeasuredRow>> {
         self.rows(arguments, limit)

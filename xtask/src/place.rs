@@ -52,6 +52,13 @@ pub(crate) struct Dependency {
 }
 
 impl Repository {
+    /// Builds everything that the step `tests` runs, and returns the directory with the programs. Nothing is compiled
+    /// again if that step ran before: programs that are built for a single package have other features.
+    pub(crate) fn tested(&self) -> Outcome<PathBuf> {
+        self.cargo().args(["test", "--quiet", "--workspace", "--no-run"]).passed()?;
+        Ok(self.target.join("debug"))
+    }
+
     pub(crate) fn find() -> Outcome<Self> {
         let own = std::env::var_os("CARGO_MANIFEST_DIR")
             .ok_or_else(|| Failure::new("run this program through cargo: cargo xtask ..."))?;

@@ -36,8 +36,8 @@ pub(crate) struct Arguments {
 /// The first seed of every check. The seeds of later runs are consecutive.
 const FIXED: u64 = 1;
 
-/// The duration in minutes of a check on fixed seeds, and of a check on new seeds.
-const CHECK: f64 = 1.05;
+/// The durations in minutes of a check on fixed seeds and of a check on new seeds, in the short and in the long form.
+const CHECK: (f64, f64) = (0.4, 30.0);
 
 /// The library of the test double of libibverbs.
 const DOUBLE: &str = "libpercale_verbs_double.so";
@@ -80,9 +80,14 @@ impl Searcher {
                 fs::copy(plain.join(DOUBLE), directory.join(DOUBLE)).map_err(Failure::during(DOUBLE))?;
             }
         }
-        let limit = Duration::from_secs_f64(minutes.max(0.0) * 60.0 + 15.0 * 60.0);
-        Ok(program.arg("--minutes").arg(minutes.to_string()).limit(limit))
+        Ok(limited(program, minutes))
     }
+}
+
+/// Makes a search run for this many minutes.
+fn limited(program: Program, minutes: f64) -> Program {
+    let limit = Duration::from_secs_f64(minutes.max(0.0) * 60.0 + 15.0 * 60.0);
+    program.arg("--minutes").arg(minutes.to_string()).limit(limit)
 }
 
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
@@ -104,12 +109,15 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     }
 }
 
-/// A step of `cargo xtask test`. Half of its time is spent on fixed seeds, and the other half on new seeds.
-pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
+/// A step of `cargo xtask test`. Half of its time is spent on fixed seeds, and the other half on new seeds. The program
+/// is the one that was built for the tests.
+pub(crate) fn check(place: &Repository, all: bool) -> Outcome<Findings> {
+    let program = place.tested()?.join(Searcher::Alone.name());
+    place.cargo().args(["build", "--quiet", "--profile", "test", "-p", "percale-verbs-double"]).passed()?;
     let mut sums = Sums::default();
-    let fixed = FIXED.to_string();
+    let (fixed, minutes) = (FIXED.to_string(), if all { CHECK.1 } else { CHECK.0 });
     for seed in [&["--seed", &fixed][..], &[]] {
-        sums.add(&found(Searcher::Alone.program(place, CHECK, None)?.arg("--json").args(seed))?);
+        sums.add(&found(limited(Program::new(&program), minutes).arg("--json").args(seed))?);
     }
     Ok(sums.findings())
 }

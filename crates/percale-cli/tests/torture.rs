@@ -1,6 +1,7 @@
 //! Tests of `percale torture` on the command line. The monitors must be correct, and the errors of intentionally broken
 //! monitors must be detected.
 
+use percale_conformance::long;
 use percale_conformance::process::copy_program;
 use serde_json::Value;
 
@@ -271,11 +272,14 @@ fn searched(monitor: &str, minutes: &str) -> Option<(Value, Option<i32>, String)
     Some((last, code, format!("{error}{lines:#?}")))
 }
 
+/// Two runs for each monitor, and four hundred with PERCALE_LONG.
+///
 /// Requirements: RCACHE-003, RCACHE-021.
 #[test]
 fn the_search_finds_nothing_stale_and_no_wrong_key() {
+    let minutes = if long() { "10" } else { "0.05" };
     for monitor in ["bpf", "userfaultfd-promised", "sealed", "none"] {
-        let Some((found, code, error)) = searched(monitor, "0.2") else { continue };
+        let Some((found, code, error)) = searched(monitor, minutes) else { continue };
         assert!(found["stale"] == 0 && found["wrong_keys"] == 0 && code == Some(0), "{error}");
         assert_eq!(found["hits"].as_u64().unwrap() > 0, monitor != "none", "{found:#}");
     }

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use percale_conformance::device::{LIBRARY, POOLS, driver_for};
 use percale_conformance::provider::{copy_to, has_headers};
-use percale_conformance::skipped;
+use percale_conformance::{long, skipped};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Longer than the program ever runs. The program itself ends a scenario that hangs.
@@ -37,18 +38,37 @@ fn make() -> Made {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("every-{}", std::process::id()));
     let provider = directory.join("provider");
     copy_to(&provider);
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
-    let files = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
-    let files = files.filter(|file| file.extension() == Some(OsStr::new("c")));
-    let program = directory.join("every");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    Made { program: compiled(&directory), provider }
+}
+
+/// Returns the program. It is compiled once for all test programs with the same sources.
+fn compiled(directory: &Path) -> PathBuf {
     // The directories of percale_fi_ext.h and of pindown.h, which it includes.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    compiler.arg("-I").arg(package.join("include")).arg("-I").arg(package.join("../pindown/include"));
+    let (sources, headers) = (package.join("tests/c"), [package.join("include"), package.join("../pindown/include")]);
+    let files = |directory: &Path| {
+        let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+        files.collect::<BTreeSet<PathBuf>>()
+    };
+    let mut hash = DefaultHasher::new();
+    for file in headers.iter().chain([&sources]).flat_map(|directory| files(directory)) {
+        fs::read(file).unwrap().hash(&mut hash);
+    }
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("every-{:016x}", hash.finish()));
+    if program.exists() {
+        return program;
+    }
+    let fresh = directory.join("every");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&fresh);
+    headers.iter().for_each(|directory| {
+        compiler.arg("-I").arg(directory);
+    });
+    let files = files(&sources).into_iter().filter(|file| file.extension() == Some(OsStr::new("c")));
     let compiled = compiler.args(files).args(["-lfabric", "-lpthread"]).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    Made { program, provider }
+    fs::rename(&fresh, &program).unwrap();
+    program
 }
 
 /// The options of a run of the program.
@@ -365,6 +385,8 @@ mod cache {
     }
 }
 
+/// Endpoints that send to themselves. With PERCALE_LONG, also those of one and of two processes.
+///
 /// Requirements: OFI-002.
 #[test]
 fn provider_passes_valgrind() {
@@ -379,6 +401,6 @@ fn provider_passes_valgrind() {
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
     // A forked child does not release the memory that it inherited, so in the child all of it counts as leaked.
     let set = &[("FI_PERCALE_CONNECT_TIMEOUT", "60000"), ("EVERY_WITHOUT", "forked")];
-    let patient = RunOptions { set, ..RunOptions::default() };
+    let patient = RunOptions { set, alone: !long(), ..RunOptions::default() };
     run(what, patient, &[&valgrind[..], &lost[..]].concat());
 }

@@ -16,6 +16,7 @@ use crate::failure::Outcome;
 use crate::place::Repository;
 use list::Mutation;
 use std::collections::{BTreeMap, BTreeSet};
+use tree::Tree;
 use trials::{State, Verdict};
 
 #[derive(clap::Args)]
@@ -37,6 +38,9 @@ pub(crate) struct Arguments {
     /// Runs nothing, and shows the results of earlier runs
     #[arg(long)]
     shown: bool,
+    /// Only writes the copy of the workspace, and prints the number of each change for the variable PERCALE_MUTATION
+    #[arg(long)]
+    tree: bool,
     /// Writes the results to docs/mutations.md
     #[arg(long)]
     write: bool,
@@ -48,6 +52,14 @@ pub(crate) struct Arguments {
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let mutations = list::load(place)?;
     let mut state = State::load(place)?;
+    if arguments.tree {
+        let tree = Tree::write(place, &mutations, &BTreeMap::new())?;
+        for (number, mutation) in chosen(&mutations, arguments, &state) {
+            println!("{number:>4} {} {}", mutation.name, mutation.file);
+        }
+        println!("the copy is in {}", tree.root.display());
+        return Ok(true);
+    }
     let apart = if arguments.shown {
         BTreeMap::new()
     } else {

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
 use crate::place::Repository;
+use crate::program::Program;
 use crate::steps::Findings;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -21,18 +22,15 @@ const CLIENT: &str = "_client";
 /// The address at which example servers listen.
 const SERVER_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7471);
 
-/// Runs every example of the library in the profile in which the tests were built. A server runs together with its
-/// client.
+/// Runs every example of the library, as it was built with the tests. A server runs together with its client.
 pub(super) fn examples(place: &Repository) -> Outcome<Findings> {
     let names = place.targets("percale", "example");
     if names.is_empty() {
         return Err(Failure::new("the library has no examples"));
     }
-    // The library is built with the simulation, as for the tests, so that it is not compiled again.
-    let library = ["--quiet", "--profile", "test", "-p", "percale", "--features", "sim"];
-    place.cargo().arg("build").args(library).arg("--examples").passed()?;
+    let built = place.tested()?.join("examples");
     let mut failed = 0;
-    let program = |name: &str| place.cargo().arg("run").args(library).args(["--example", name]).limit(EXAMPLE_LIMIT);
+    let program = |name: &str| Program::new(built.join(name)).within(&place.root).limit(EXAMPLE_LIMIT);
     let run = |name: &str| program(name).output().and_then(|output| output.success().map(drop));
     for name in names.iter().filter(|name| !name.ends_with(CLIENT)) {
         let start = Instant::now();
@@ -73,7 +71,7 @@ fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
 /// Runs `percale perf` for a short time. Each row must be plausible, and there must be rows for shared memory and for
 /// TCP.
 pub(super) fn perf(place: &Repository) -> Outcome<Findings> {
-    let rows = Perf::build(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
+    let rows = Perf::tested(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
     let mut failed = 0;
     for row in &rows {
         if let Some(why) = row.nonsense() {

@@ -52,7 +52,7 @@ enum Step {
     Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
-    /// Random operations and random lifecycle events, for two minutes, on fixed and new seeds
+    /// Random operations and random lifecycle events, on fixed and new seeds
     Search,
     /// Each example runs and exits successfully
     Examples,
@@ -90,10 +90,11 @@ impl Step {
             Self::Verbs => steps.run("verbs", "RDMA tests on a test double of libibverbs", || {
                 suite::verbs(place, arguments.filter.as_deref(), arguments.all)
             }),
-            Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
-            Self::Search => {
-                steps.run("search", "random operations and lifecycle events", || crate::search::check(place))
+            Self::Loom => {
+                steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place, arguments.all))
             }
+            Self::Search => steps
+                .run("search", "random operations and lifecycle events", || crate::search::check(place, arguments.all)),
             Self::Examples => steps.run("examples", "every example runs successfully", || commands::examples(place)),
             Self::Perf => steps.run("perf", "short runs of the command on every transport", || commands::perf(place)),
             Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),

@@ -15,12 +15,17 @@ use std::time::{Duration, Instant};
 /// those of all tests.
 pub(super) fn tests(place: &Repository, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
-    let program = program.args(["--", "--show-output"]);
+    let program = program.args(["--", "--show-output"]).env("RUST_TEST_THREADS", threads());
     let found = harness("tests", at_length(program, all))?;
     if filter.is_none() {
         Results::replace(place, "tests", &found)?;
     }
     Ok(findings(&found, "no test matches"))
+}
+
+/// Returns the number of tests that run at once: two for each processor, because many tests wait.
+fn threads() -> String {
+    (std::thread::available_parallelism().map_or(1, usize::from) * 2).to_string()
 }
 
 /// Selects the long forms of the tests if `all` is set.
@@ -41,7 +46,8 @@ pub(super) fn verbs(place: &Repository, filter: Option<&str>, all: bool) -> Outc
     let packages = ["test", "--workspace", "--no-fail-fast", "--tests"];
     let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
     let program = place.cargo().args(packages).arg("--").args(filters);
-    let program = at_length(program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double), all);
+    let program = program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double);
+    let program = at_length(program.env("RUST_TEST_THREADS", threads()), all);
     let found = harness("verbs", program)?;
     if filter.is_none() {
         Results::replace(place, "verbs", &found)?;
@@ -58,11 +64,11 @@ pub(crate) const MODELS: [&str; 10] =
 
 /// Runs the loom models, which are unit tests of the libraries with `loom_` in their names. They are built separately,
 /// with loom's types instead of those of the standard library.
-pub(super) fn loom(place: &Repository) -> Outcome<Findings> {
+pub(super) fn loom(place: &Repository, all: bool) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let program = place.cargo().args(["test", "--profile", "loom", "--lib"]).args(MODELS);
     let program = program.arg("--target-dir").arg(place.target.join("loom")).args(["loom_", "--", "--show-output"]);
-    let found = harness("loom", program.env("RUSTFLAGS", flags.trim()))?;
+    let found = harness("loom", at_length(program.env("RUSTFLAGS", flags.trim()), all))?;
     Results::replace(place, "loom", &found)?;
     Ok(findings(&found, "no model ran"))
 }
