@@ -133,12 +133,16 @@ fn verdict(count: Option<u64>, ceiling: Option<u64>) -> &'static str {
     }
 }
 
-/// Runs the benchmark in both builds and returns the instructions of each operation.
+/// Runs the benchmark in both builds and returns the instructions of each operation. The builds run at the same time:
+/// other work on the machine does not change the counts.
 fn count(place: &Repository) -> Outcome<Counts> {
     let runner = runner(place)?;
-    let mut counts = count_build(place, Build::Workspace, &runner)?;
-    counts.extend(count_build(place, Build::Downstream, &runner)?);
-    Ok(counts)
+    std::thread::scope(|scope| {
+        let downstream = scope.spawn(|| count_build(place, Build::Downstream, &runner));
+        let mut counts = count_build(place, Build::Workspace, &runner)?;
+        counts.extend(downstream.join().map_err(|_| Failure::new("the thread of the second build panicked"))??);
+        Ok(counts)
+    })
 }
 
 fn count_build(place: &Repository, build: Build, runner: &Path) -> Outcome<Counts> {

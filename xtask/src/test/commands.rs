@@ -68,10 +68,11 @@ fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
     Err(Failure::new("the server does not accept connections"))
 }
 
-/// Runs `percale perf` for a short time. Each row must be plausible, and there must be rows for shared memory and for
-/// TCP.
-pub(super) fn perf(place: &Repository) -> Outcome<Findings> {
-    let rows = Perf::tested(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
+/// Runs `percale perf` for a short time, as it was built for the tests, or with `all` as users build it. Each row must be
+/// plausible, and there must be rows for shared memory and for TCP.
+pub(super) fn perf(place: &Repository, all: bool) -> Outcome<Findings> {
+    let perf = if all { Perf::build(place)? } else { Perf::tested(place)? };
+    let rows = perf.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
     let mut failed = 0;
     for row in &rows {
         if let Some(why) = row.nonsense() {

@@ -5,6 +5,8 @@ use crate::place::Repository;
 use crate::program::on_path;
 use crate::steps::Findings;
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// The library.
@@ -17,17 +19,32 @@ const MOST_CRATES: usize = 25;
 /// Checks that no combination has a warning, that each error names the missing feature, and that there are few
 /// dependencies.
 pub(super) fn check(place: &Repository) -> Outcome<Findings> {
-    let mut findings = Tally::default();
+    let findings = Tally::default();
     let crates = dependencies(place)?;
     findings.add(&format!("{} of {MOST_CRATES} crates", crates.len()), || few(&crates));
-    for feature in std::iter::once("").chain(features(place, LIBRARY)?) {
-        let name = if feature.is_empty() { "no feature".to_owned() } else { format!("`{feature}` alone") };
-        findings.add(&name, || compiles(place, LIBRARY, feature));
-    }
+    let mut builds: Vec<(String, &str, &str)> = std::iter::once("")
+        .chain(features(place, LIBRARY)?)
+        .map(|feature| {
+            let name = if feature.is_empty() { "no feature".to_owned() } else { format!("`{feature}` alone") };
+            (name, LIBRARY, feature)
+        })
+        .collect();
     // Other crates of the workspace forward features. Without features, they depend only on the library.
-    for package in place.packages().iter().filter(|package| package.name != LIBRARY && !package.features.is_empty()) {
-        findings.add(&format!("{}, no feature", package.name), || compiles(place, &package.name, ""));
-    }
+    let others = place.packages().iter().filter(|package| package.name != LIBRARY && !package.features.is_empty());
+    builds.extend(others.map(|package| (format!("{}, no feature", package.name), package.name.as_str(), "")));
+    // The crates of the workspace depend on each other in a row, so that one build uses one processor.
+    let second = place.target.join("features");
+    let (first, later) = builds.split_at(builds.len().div_ceil(2));
+    std::thread::scope(|scope| {
+        for (target, builds) in [(&place.target, first), (&second, later)] {
+            let findings = &findings;
+            scope.spawn(move || {
+                for (name, package, feature) in builds {
+                    findings.add(name, || compiles(place, target, package, feature));
+                }
+            });
+        }
+    });
     findings.add("errors name the feature that is missing", || {
         place.cargo().args(["test", "--quiet", "-p", LIBRARY, "--no-default-features", "--test", "features"]).passed()
     });
@@ -37,26 +54,27 @@ pub(super) fn check(place: &Repository) -> Outcome<Findings> {
             .args(["test", "--quiet", "-p", "percale-region", "--features", "serde", "--lib", "serialized"])
             .passed()
     });
-    Ok(Findings::new(findings.passed, findings.failed, format!("{} crates without features", crates.len())))
+    let Tally { passed, failed } = findings;
+    Ok(Findings::new(passed.into_inner(), failed.into_inner(), format!("{} crates without features", crates.len())))
 }
 
 /// The numbers of passed and failed checks.
 #[derive(Default)]
 struct Tally {
-    passed: usize,
-    failed: usize,
+    passed: AtomicUsize,
+    failed: AtomicUsize,
 }
 
 impl Tally {
-    fn add(&mut self, name: &str, check: impl FnOnce() -> Outcome) {
+    fn add(&self, name: &str, check: impl FnOnce() -> Outcome) {
         let start = Instant::now();
         let word = match check() {
             Ok(()) => {
-                self.passed += 1;
+                self.passed.fetch_add(1, Relaxed);
                 "ok".to_owned()
             }
             Err(failure) => {
-                self.failed += 1;
+                self.failed.fetch_add(1, Relaxed);
                 format!("FAILED: {failure}")
             }
         };
@@ -73,13 +91,14 @@ fn features<'a>(place: &'a Repository, package: &str) -> Outcome<impl Iterator<I
 
 /// Checks that the library of a package compiles without a warning with only this feature. If `feature` is empty,
 /// checks it without features.
-fn compiles(place: &Repository, package: &str, feature: &str) -> Outcome {
+fn compiles(place: &Repository, target: &Path, package: &str, feature: &str) -> Outcome {
     let chosen = ["--quiet", "-p", package, "--lib", "--no-default-features", "--features", feature];
     // Unlike RUSTFLAGS, arguments after `--` apply only to the workspace, so that dependencies are not compiled again.
+    let cargo = place.cargo().env("CARGO_TARGET_DIR", target);
     if on_path("cargo-clippy").is_some() {
-        return place.cargo().arg("clippy").args(chosen).args(["--", "-D", "warnings"]).passed();
+        return cargo.arg("clippy").args(chosen).args(["--", "-D", "warnings"]).passed();
     }
-    place.cargo().arg("check").args(chosen).passed()
+    cargo.arg("check").args(chosen).passed()
 }
 
 /// Returns the crates in the dependency tree of the library without features.

@@ -96,8 +96,11 @@ impl Step {
             Self::Search => steps
                 .run("search", "random operations and lifecycle events", || crate::search::check(place, arguments.all)),
             Self::Examples => steps.run("examples", "every example runs successfully", || commands::examples(place)),
-            Self::Perf => steps.run("perf", "short runs of the command on every transport", || commands::perf(place)),
-            Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),
+            Self::Perf => steps
+                .run("perf", "short runs of the command on every transport", || commands::perf(place, arguments.all)),
+            Self::Interop => {
+                steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place, arguments.all))
+            }
             Self::Walk => {
                 steps.run("walk", "the provider under sanitizers", || crate::walk::check(place, arguments.all))
             }
