@@ -68,10 +68,17 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
             state.tests.clear();
         }
         let jobs = arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        trials::observe(place, &tree, &mutations, &tests, jobs, &mut state)?;
         let mut chosen = chosen(&mutations, arguments, &state);
         chosen.retain(|(number, _)| tree.functions.contains_key(number));
-        trials::try_all(place, &tests, &chosen, jobs, arguments.seconds, &mut state)?;
+        for (_, mutation) in &chosen {
+            state.verdicts.remove(&mutation.name);
+        }
+        trials::try_former(place, &tests, &chosen, &report::former(place), jobs, &mut state)?;
+        chosen.retain(|(_, mutation)| !state.verdicts.contains_key(&mutation.name));
+        if !chosen.is_empty() {
+            trials::observe(place, &tree, &mutations, &tests, jobs, &mut state)?;
+            trials::try_all(place, &tests, &chosen, jobs, arguments.seconds, &mut state)?;
+        }
         tree.apart
     };
     let known: BTreeSet<&String> = mutations.iter().map(|mutation| &mutation.name).collect();

@@ -9,6 +9,25 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
+const FILE: &str = "docs/mutations.md";
+
+/// The end of a result, if a test did not end.
+const ENDLESS: &str = " (does not end)";
+
+/// Returns the test that noticed each mutation in the run that docs/mutations.md describes.
+pub(super) fn former(place: &Repository) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(place.root.join(FILE)).unwrap_or_default();
+    text.lines().filter_map(former_of).collect()
+}
+
+/// Reads the name and the test of a row.
+fn former_of(line: &str) -> Option<(String, String)> {
+    let cells: Vec<&str> = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect();
+    let (name, result) = (cells.first()?, cells.last()?);
+    let test = result.strip_suffix(ENDLESS).unwrap_or(result);
+    (cells.len() == 5 && test.split(' ').count() == 3).then(|| ((*name).to_owned(), test.to_owned()))
+}
+
 pub(super) struct Report<'a> {
     rows: Vec<Row<'a>>,
 }
@@ -63,7 +82,7 @@ impl<'a> Report<'a> {
             let (state, result) = match (&mutation.equivalent, state.verdicts.get(&mutation.name)) {
                 (Some(why), _) => (RowState::Equivalent, why.clone()),
                 (None, Some(Verdict::Noticed { by, ended: true, .. })) => (RowState::Noticed, by.clone()),
-                (None, Some(Verdict::Noticed { by, .. })) => (RowState::Noticed, format!("{by} (does not end)")),
+                (None, Some(Verdict::Noticed { by, .. })) => (RowState::Noticed, format!("{by}{ENDLESS}")),
                 (None, Some(Verdict::Survived { tried, of })) => {
                     (RowState::Survived, format!("NOT NOTICED by {tried} of {of} tests"))
                 }
@@ -134,7 +153,23 @@ impl<'a> Report<'a> {
             let escaped = |text: &str| text.replace('|', "\\|");
             text += &format!("| {name} | {file} | {kind} | {} | {} |\n", escaped(effect), escaped(result));
         }
-        fs::write(place.root.join("docs/mutations.md"), text)?;
+        fs::write(place.root.join(FILE), text)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::former_of;
+
+    #[test]
+    fn the_test_of_a_row_is_read() {
+        let of = |result: &str| former_of(&format!("| E1 | percale/src/a.rs | check | a \\| b | {result} |"));
+        let test = Some(("E1".to_owned(), "tests percale a::b".to_owned()));
+        assert_eq!(of("tests percale a::b"), test);
+        assert_eq!(of("tests percale a::b (does not end)"), test);
+        for other in ["NOT NOTICED by 3 of 5 tests", "not tried", "the value is never read"] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 }

@@ -27,6 +27,9 @@ const SPARE: Duration = Duration::from_secs(15);
 /// A test that takes more seconds than this is long: it runs alone, after the others.
 const LONG: f64 = 2.0;
 
+/// The assumed usual time in seconds of a test whose time is not known.
+const FORMER: f64 = 10.0;
+
 /// The number of tests that are tried first. Each next group has twice as many.
 const FIRST: usize = 8;
 
@@ -183,6 +186,38 @@ fn observed(named: &[(usize, &str)], test: &Test, file: &Path) -> Reach {
     let reached = fs::read(file).unwrap_or_default();
     let mutations = named.iter().filter(|(number, _)| reached.get(*number) == Some(&1));
     Reach { seconds, passed, mutations: mutations.map(|(_, name)| (*name).to_owned()).collect() }
+}
+
+/// Tries each mutation with the test that noticed it in an earlier run, as docs/mutations.md names it. Most mutations need
+/// no more than that.
+pub(super) fn try_former(
+    place: &Repository,
+    tests: &[Test],
+    chosen: &[(usize, &Mutation)],
+    former: &BTreeMap<String, String>,
+    jobs: usize,
+    state: &mut State,
+) -> Outcome {
+    let of_key: BTreeMap<String, &Test> = tests.iter().map(|test| (test.key(), test)).collect();
+    let named = chosen.iter().filter_map(|&(number, mutation)| {
+        let test = *of_key.get(former.get(&mutation.name)?)?;
+        Some((number, mutation, test))
+    });
+    let named: Vec<_> = named.collect();
+    if named.is_empty() {
+        return Ok(());
+    }
+    println!("trying {} mutations with the test that noticed each of them before", named.len());
+    let found = Mutex::new(&mut *state);
+    in_parallel(jobs, &named, |_, &(number, mutation, test)| {
+        let reach = Reach { seconds: FORMER, ..Reach::default() };
+        if let Some(verdict) = noticed_by(&[(test, &reach)], &number.to_string()) {
+            found.lock().unwrap_or_else(PoisonError::into_inner).verdicts.insert(mutation.name.clone(), verdict);
+        } else {
+            println!("  {} is no longer noticed by {}", mutation.name, test.key());
+        }
+    });
+    state.save(place)
 }
 
 /// Runs the tests that reach each mutation, until one fails, and prints a line for each mutation.
