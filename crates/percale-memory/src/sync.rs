@@ -1,12 +1,16 @@
-//! Atomics of the standard library, or of loom in models, for the protocols that loom checks, such as the ring, the
-//! doorbell, the rundown, and words that are allocated once.
+//! Atomics and locks of the standard library, or of loom in models, for the protocols that loom checks, such as the ring,
+//! the doorbell, the rundown, and words that are allocated once.
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell as Shared;
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use loom::sync::Mutex;
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::Mutex;
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Memory that relies on the surrounding atomics for the order of its accesses. This is loom's cell, or a cell without
 /// overhead.

@@ -1,7 +1,6 @@
 //! The membership of an endpoint in a pool: the calls of an engine to its shared receive context.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::notes::{MemberNote, Notes, ReservedReceive};
 use super::{ContextAddress, Member, Pool, PostedReceive, ReceiveKind, SenderPeer, StoredMessage};
@@ -170,10 +169,10 @@ impl Membership {
         &self.pool
     }
 
-    /// Returns whether there are notes. Costs one relaxed load.
+    /// Returns whether there are notes ([`Notes::any`]).
     #[inline]
     pub(crate) fn has_notes(&self) -> bool {
-        self.notes.any.load(Ordering::Relaxed)
+        self.notes.any()
     }
 
     /// Stores a note for later.

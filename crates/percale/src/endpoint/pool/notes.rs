@@ -1,13 +1,13 @@
 //! Notes for the endpoints of a shared receive context. Each endpoint reads its notes when it makes progress.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::many::Many;
 use super::{ContextAddress, PostedReceive};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::matching::{HeldMessage, Pattern};
+use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::types::PeerAddress;
 
 /// A note for a member.
@@ -47,11 +47,19 @@ pub(crate) struct EndedReceive {
 /// The notes for one member.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    pub(super) any: AtomicBool,
+    /// Whether the list contains notes. It is set after a note was added, so that a member that finds it set and takes
+    /// the list does not clear it for a note that is yet to be added.
+    any: AtomicBool,
     list: Mutex<Vec<MemberNote>>,
 }
 
 impl Notes {
+    /// Returns whether there are notes. Costs one relaxed load.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     pub(super) fn add(&self, note: MemberNote) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push(note);
         self.any.store(true, Ordering::Release);
@@ -61,5 +69,39 @@ impl Notes {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut *list)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::thread;
+
+    use super::*;
+
+    /// One thread adds notes while the member takes them. Once all were added, the member has taken each of them, or
+    /// finds that there are more.
+    #[test]
+    fn loom_member_misses_no_note() {
+        loom::model(|| {
+            let notes = loom::sync::Arc::new(Notes::default());
+            let adds = {
+                let notes = loom::sync::Arc::clone(&notes);
+                thread::spawn(move || (0..2).for_each(|peer| notes.add(MemberNote::LookFor(PeerAddress(peer)))))
+            };
+            let mut taken = Vec::new();
+            let take = |taken: &mut Vec<_>| {
+                if notes.any() {
+                    taken.extend(notes.take());
+                }
+            };
+            (0..2).for_each(|_| take(&mut taken));
+            adds.join().unwrap();
+            take(&mut taken);
+            let peers = taken.iter().map(|note| match note {
+                MemberNote::LookFor(PeerAddress(peer)) => *peer,
+                other => panic!("{other:?}"),
+            });
+            assert!(peers.eq(0..2), "{taken:?}: a note was missed");
+        });
     }
 }

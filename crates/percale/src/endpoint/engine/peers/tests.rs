@@ -174,25 +174,27 @@ fn offers_only_peer_gets_no_eager_message() {
 
 #[test]
 fn raw_operation_queue_is_bounded() {
-    let mut peers = Peers::new(None, false, CAP);
-    let slot = peers.slot(at(1));
-    let may = |peers: &Peers, notify| {
-        [QueuingKind::Message, QueuingKind::Access, QueuingKind::Window]
-            .map(|what| peers.get(slot).may_queue(what, notify, false))
-    };
-    assert_eq!(may(&peers, Notify::Queue), [true; 3]);
-    peers.get_mut(slot).queue(message(0, OpFlags::empty()));
-    peers.connected(slot, 7);
-    assert_eq!(may(&peers, Notify::Queue), [false, true, true], "the queue is being sent");
-    assert!(
-        peers.get(slot).may_queue(QueuingKind::Message, Notify::Queue, true),
-        "a fenced message may still be queued"
-    );
-    for context in 1..4096 {
-        peers.get_mut(slot).queue(message(context, OpFlags::empty()));
+    const KINDS: [QueuingKind; 3] = [QueuingKind::Message, QueuingKind::Access, QueuingKind::Window];
+    for up in [false, true] {
+        let mut peers = Peers::new(None, false, CAP);
+        let slot = peers.slot(at(1));
+        let may = |peers: &Peers, notify, fenced| KINDS.map(|what| peers.get(slot).may_queue(what, notify, fenced));
+        assert_eq!(may(&peers, Notify::Queue, false), [true; 3]);
+        peers.get_mut(slot).queue(message(0, OpFlags::empty()));
+        if up {
+            peers.connected(slot, 7);
+        }
+        assert_eq!(may(&peers, Notify::Queue, false), [!up, true, true], "if it is up, the queue is being sent");
+        for context in 1..4096 {
+            assert_eq!(may(&peers, Notify::Queue, false), [!up, !up || context < 1024, true], "{context}");
+            assert_eq!(may(&peers, Notify::Queue, true), [true; 3], "{context} wait; fenced operations may too");
+            peers.get_mut(slot).queue(message(context, OpFlags::empty()));
+        }
+        for fenced in [false, true] {
+            assert_eq!(may(&peers, Notify::Queue, fenced), [false; 3], "up: {up}, fenced: {fenced}");
+            assert_eq!(may(&peers, Notify::Operation, fenced), [true; 3]);
+        }
     }
-    assert_eq!(may(&peers, Notify::Queue), [false; 3]);
-    assert_eq!(may(&peers, Notify::Operation), [true; 3]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread::Thread;
@@ -119,27 +119,27 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
         drop(connected);
 
         let doorbell = endpoint.access.with_here(|engine| Arc::clone(&engine.doorbell));
-        let (over, (says, done)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let (over, stolen) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (says, done) = mpsc::channel();
         let sleeper = std::thread::spawn(move || {
             sleep(endpoint, &counter, endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap());
             says.send(()).unwrap();
         });
         let thief = {
-            let over = Arc::clone(&over);
+            let (over, stolen) = (Arc::clone(&over), Arc::clone(&stolen));
             std::thread::spawn(move || {
-                let mut stolen = 0;
                 while !over.load(Ordering::Relaxed) {
-                    stolen += u32::from(doorbell.steal());
+                    stolen.fetch_add(u32::from(doorbell.steal()), Ordering::Relaxed);
                     std::thread::yield_now();
                 }
-                stolen
             })
         };
-        std::thread::sleep(Duration::from_millis(50)); // The waiter is asleep by now.
+        // The waiter is about to sleep, or asleep, when its mark is cleared.
+        until(&[], || (stolen.load(Ordering::Relaxed) > 0).then_some(()));
         client.endpoint.tagged_inject(to_server, 2, &[1; 8]).unwrap();
         done.recv_timeout(event_timeout()).unwrap_or_else(|error| panic!("the sleeper was not woken ({way}): {error}"));
         over.store(true, Ordering::Relaxed);
         sleeper.join().unwrap();
-        assert!(thief.join().unwrap() > 0, "no sleep was interrupted ({way})");
+        thief.join().unwrap();
     }
 }

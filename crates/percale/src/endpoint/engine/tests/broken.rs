@@ -1,11 +1,88 @@
 //! Tests of connections that break while the peer is stopped and may be in the middle of a copy into local memory.
 
 use super::*;
+use crate::Counter;
 use crate::completion::entry::ErrorCode;
-use crate::endpoint::safe::Cause;
+use crate::endpoint::engine::types::{Notify, Side};
+use crate::endpoint::safe::{Cause, OperationError};
+use crate::endpoint::work::{OpFlags, ReceiveWork};
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::region::Access;
 use crate::wire::head::{Flags, FrameKind};
 
 const LEN: usize = 1 << 20;
+
+/// An operation of the victim with a safe handle. Its peer copies into the operation's memory.
+#[derive(Clone, Copy, Debug)]
+enum CopiedOperation {
+    /// A receive. `triggered`: a counter begins it.
+    Receive { triggered: bool },
+    /// A read that its target executes. `triggered`: a counter begins it.
+    Read { triggered: bool },
+}
+
+impl CopiedOperation {
+    const ALL: [Self; 4] = [
+        Self::Receive { triggered: false },
+        Self::Receive { triggered: true },
+        Self::Read { triggered: false },
+        Self::Read { triggered: true },
+    ];
+
+    /// Opens the victim and its peer, and connects them.
+    fn test_endpoints(self) -> [TestEndpoint; 2] {
+        let trust = if matches!(self, Self::Read { .. }) { Trust::None } else { Trust::SameUser };
+        let all = [TestEndpoint::new("shm"), TestEndpoint::trusting("shm", trust)];
+        connect(&all[0], &all[1]);
+        all
+    }
+
+    /// Starts the operation, and the peer's part in it. Returns a function that waits for the operation, and returns
+    /// its error, when all bytes have been requested from the peer. The peer has not seen the request, and makes no
+    /// progress from here on.
+    fn start<'a>(
+        self,
+        victim: &'a TestEndpoint,
+        stopped: &'a TestEndpoint,
+    ) -> Box<dyn FnOnce() -> OperationError + 'a> {
+        let counter = Counter::new();
+        let wait: Box<dyn FnOnce() -> OperationError + 'a> = match self {
+            Self::Receive { triggered } => {
+                let mut receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]);
+                if triggered {
+                    receive = receive.when(&counter, 1);
+                }
+                let mut receive = receive.start().unwrap();
+                let send = stopped.endpoint.tagged_send(stopped.peer(victim), 5, vec![9; LEN]).start().unwrap();
+                counter.add(1);
+                Box::new(move || {
+                    let error = receive.wait().unwrap_err();
+                    drop(send);
+                    error
+                })
+            }
+            Self::Read { triggered } => {
+                let memory = stopped.domain.register(vec![9; LEN], Access::REMOTE_READ).unwrap();
+                let mut read = victim.endpoint.read(victim.peer(stopped), memory.remote(), vec![0xEE; LEN]);
+                if triggered {
+                    read = read.when(&counter, 1);
+                }
+                let mut read = read.start().unwrap();
+                counter.add(1);
+                until(&[victim, stopped], || {
+                    stopped.engine(|engine| engine.core.remote.remains()[3].1 > 0).then_some(())
+                });
+                Box::new(move || {
+                    let error = read.wait().unwrap_err();
+                    drop(memory);
+                    error
+                })
+            }
+        };
+        until(&[victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
+        wait
+    }
+}
 
 /// Sends a frame that no correct peer sends, so that the receiver ends the connection.
 fn provoke(from: &TestEndpoint, to: &TestEndpoint) {
@@ -26,22 +103,73 @@ fn break_at_a_pull(stopped: &TestEndpoint, victim: &TestEndpoint) -> u64 {
 /// Requirements: FLT-009.
 #[test]
 fn memory_is_kept_until_a_copying_peer_releases_it() {
-    let (victim, stopped) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
-    let peer = connect(&stopped, &victim);
-    let mut receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
-    let mut send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-    let ended = break_at_a_pull(&stopped, &victim);
-    (0..1000).for_each(|_| _ = victim.endpoint.progress());
-    assert_eq!(victim.finished(), ended, "the receive ended while the peer may still write to its buffer");
-    assert!(!victim.endpoint.try_wait(), "the endpoint would sleep although the peer may still write to the buffer");
-    // The peer detects the end of the connection, and copies nothing.
-    until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
-    let error = receive.wait().unwrap_err();
-    assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
-    assert_eq!(error.into_buffer().unwrap().len(), LEN);
-    assert!(victim.engine(|engine| engine.core.left.is_empty()));
-    send.wait().unwrap_err();
-    connect(&victim, &stopped);
+    for copied in CopiedOperation::ALL {
+        let [victim, stopped] = copied.test_endpoints();
+        let wait = copied.start(&victim, &stopped);
+        let ended = victim.finished();
+        provoke(&stopped, &victim);
+        (0..1000).for_each(|_| _ = victim.endpoint.progress());
+        assert_eq!(victim.finished(), ended, "{copied:?} ended while the peer may still write to its buffer");
+        assert!(
+            !victim.endpoint.try_wait(),
+            "{copied:?}: the endpoint would sleep although the peer may still write to the buffer"
+        );
+        // The peer detects the end of the connection, and copies nothing.
+        until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
+        let error = wait();
+        assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Protocol), "{copied:?}");
+        assert_eq!(error.into_buffer().unwrap().len(), LEN);
+        assert!(victim.engine(|engine| engine.core.left.is_empty()));
+        until(&[&stopped], || stopped.ended());
+        connect(&victim, &stopped);
+    }
+}
+
+/// Requirements: FLT-009.
+#[test]
+fn closed_endpoint_returns_no_memory_a_peer_may_copy_to() {
+    for copied in CopiedOperation::ALL {
+        let [victim, stopped] = copied.test_endpoints();
+        let wait = copied.start(&victim, &stopped);
+        victim.endpoint.access.close(|_| true);
+        let error = wait();
+        assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Canceled), "{copied:?}");
+        assert!(error.buffer().is_none(), "{copied:?}: the buffer was returned while the peer may still write to it");
+        until(&[&stopped], || stopped.ended());
+    }
+}
+
+/// The reports of raw operations return memory to the application, so they are made when the peer has released it.
+///
+/// Requirements: FLT-009.
+#[test]
+fn closed_endpoint_reports_raw_receive_when_its_peer_releases_the_memory() {
+    for notify in [Notify::Queue, Notify::Event] {
+        let queue = CompletionQueue::new(1, 4);
+        let (victim, stopped) = (TestEndpoint::reporting("shm", Trust::SameUser, &queue), TestEndpoint::new("shm"));
+        let peer = connect(&stopped, &victim);
+        let mut into = Buffer::zeroed(LEN);
+        let work = ReceiveWork {
+            from: PeerAddress::UNSPECIFIED,
+            segments: Segments::one(into.segment_for_receive().unwrap()),
+            tag: Some((5, 0)),
+            context: 7,
+            flags: OpFlags::COMPLETION,
+        };
+        victim.engine(|engine| {
+            engine.core.reserve(Side::Receive, notify).unwrap();
+            engine.post_receive(&work, notify).unwrap();
+        });
+        let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+        until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
+        victim.endpoint.access.close(|_| true);
+        super::super::deferred_cleanup::settle();
+        assert!(queue.is_empty(), "{notify:?}: the receive was reported while the peer may still write to its buffer");
+        let error = until(&[&stopped], || queue.read_error());
+        assert_eq!((error.entry.context, error.error), (7, ErrorCode::Canceled), "{notify:?}");
+        assert_eq!(queue.update(|ring| ring.reserved()), 0, "{notify:?}: the room of the ended receive stays reserved");
+        drop((send, into));
+    }
 }
 
 /// Requirements: FLT-009.

@@ -10,7 +10,8 @@ use crate::local_memory::volatile::View;
 use crate::transport::{Landing, PullError, Refused, Sink};
 use crate::wire::head::{Flags, FrameKind, Offer};
 
-/// The receive side of the hostile peer: it reads nothing, or it counts answers.
+/// The receive side of the hostile peer: it reads nothing, or it counts answers. They have to arrive in the order of the
+/// messages, which are numbered from 1.
 struct Ears {
     open: bool,
     answers: usize,
@@ -21,7 +22,10 @@ impl Sink for Ears {
         self.open
     }
     fn frame(&mut self, _: ConnectionId, head: &Head, _: View<'_>) {
-        self.answers += usize::from(head.kind == FrameKind::Ack);
+        if head.kind == FrameKind::Ack {
+            self.answers += 1;
+            assert_eq!(head.id as usize, self.answers, "an answer overtook earlier ones");
+        }
     }
     fn begin(&mut self, _: ConnectionId, head: Head) -> Landing {
         panic!("{head:?}")
@@ -34,7 +38,8 @@ impl Sink for Ears {
 }
 
 impl TestEndpoint {
-    /// Sends frames without using the engine while there is room. Returns their number.
+    /// Sends frames without using the engine while there is room. If the first one has a number, the others have the
+    /// numbers that follow. Returns the number of frames.
     fn flood(&self, to: &Self, head: &Head, payload: &[u8], most: usize, ears: &mut Ears) -> usize {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
@@ -42,7 +47,8 @@ impl TestEndpoint {
             let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
             let mut sent = 0;
             while sent < most {
-                match Segments::lend(payload, |payload| link.send(&head, payload, true)) {
+                let id = if head.flags.contains(Flags::ID) { head.id + sent as u32 } else { head.id };
+                match Segments::lend(payload, |payload| link.send(&Head { id, ..head }, payload, true)) {
                     Ok(()) => sent += 1,
                     Err(Refused::Full) => break,
                     Err(Refused::Broken) => panic!("the connection ended"),
@@ -98,10 +104,10 @@ fn peer_is_not_read_while_too_many_answers_are_pending() {
         let mut ears = Ears { open: false, answers: 0 };
         // Each message invalidates a window that does not exist, and requests an answer.
         let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
-        let head = Head { kind: FrameKind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
+        let head = Head { kind: FrameKind::Message, flags, data: 0xdead_beef, ..Head::default() };
         let (mut sent, mut longest, mut blocked) = (0, 0, BlockedSends::new());
         while !blocked.is_blocked() {
-            let more = hostile.flood(&target, &head, &[], 4096, &mut ears);
+            let more = hostile.flood(&target, &Head { id: sent as u32 + 1, ..head }, &[], 4096, &mut ears);
             sent += more;
             target.endpoint.progress();
             blocked.record(more);
@@ -111,7 +117,7 @@ fn peer_is_not_read_while_too_many_answers_are_pending() {
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{transport}");
         assert!(longest <= BACKLOG + (64 << 10), "{transport}: {longest} answers wait");
         goes_on(&honest, to_target, &target);
-        // When the peer takes the answers, its frames are read again, and each message is answered.
+        // When the peer takes the answers, its frames are read again, and each message is answered, in order.
         ears.open = true;
         while ears.answers < sent {
             let before = ears.answers;

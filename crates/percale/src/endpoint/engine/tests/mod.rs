@@ -22,6 +22,7 @@ mod rdma;
 mod rdma_memory;
 mod reclaim;
 mod shared;
+mod windows;
 
 use std::time::{Duration, Instant};
 
