@@ -118,3 +118,32 @@ impl LocalDoorbell for DoorbellAllocator {
         DOORBELL_BYTES as u64
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The bits are as many as the doorbell has, no two rings have the same bit, and a bit is allocated again only after
+    /// its release.
+    #[test]
+    fn released_bits_are_allocated_again() {
+        let allocator = DoorbellAllocator::new(Arc::new(Doorbell::private().unwrap()));
+        let all: BTreeSet<u32> = (0..DOORBELL_BITS).collect();
+        // Each ring releases its bit before the next one is made.
+        for _ in 0..2 * DOORBELL_BITS {
+            allocator.release(allocator.allocate().unwrap());
+        }
+        for _ in 0..2 {
+            let allocated: BTreeSet<u32> = std::iter::from_fn(|| allocator.allocate()).collect();
+            assert_eq!(allocated, all);
+            assert_eq!(allocator.allocate(), None);
+            for bit in [DOORBELL_BITS - 1, 0, 77] {
+                allocator.release(bit);
+                assert_eq!((allocator.allocate(), allocator.allocate()), (Some(bit), None));
+            }
+            allocated.into_iter().for_each(|bit| allocator.release(bit));
+        }
+    }
+}

@@ -244,10 +244,16 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { at(&b).read_volatile() }, 7);
         assert_eq!(Mapping::of(fd.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        let plain = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&plain, 4096).unwrap();
-        assert_eq!(Mapping::of(plain.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert!(rustix::fs::ftruncate(&fd, 100).is_err(), "sealed");
+        for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+            let fd = resizable_memfd("percale-test", 4096).unwrap();
+            seal(&fd, seals).unwrap();
+            for map in [Mapping::of, Mapping::read_only] {
+                assert_eq!(map(fd.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData, "{seals:?}");
+            }
+        }
+        for len in [100, 10_000] {
+            assert!(rustix::fs::ftruncate(&fd, len).is_err(), "sealed");
+        }
     }
 
     #[test]

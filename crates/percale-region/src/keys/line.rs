@@ -327,4 +327,34 @@ mod model {
             assert_eq!(line.read(), Some(of(3)));
         });
     }
+
+    /// Returns the right of peers to the region with this number.
+    fn right(number: u64) -> Access {
+        if number == 1 { Access::REMOTE_READ } else { Access::REMOTE_WRITE }
+    }
+
+    /// Returns the line of a region that is open to all endpoints.
+    fn open(number: u64) -> KeySnapshot {
+        KeySnapshot::live(number, right(number), (number * 100, 10), AccessScope::Domain).under(number)
+    }
+
+    /// An access is checked against the range and the rights of the region that has its key.
+    #[test]
+    fn loom_accesses_are_not_checked_against_torn_lines() {
+        let mut bounded = loom::model::Builder::new();
+        bounded.preemption_bound = Some(3);
+        for number in [1, 2] {
+            bounded.check(move || {
+                let line = Arc::new(KeyCacheLine::default());
+                line.write(&open(1));
+                let writer = Arc::clone(&line);
+                let writer = thread::spawn(move || writer.write(&open(2)));
+                let check = || line.check_open(number, number, (number * 100 + 2, 8), right(number));
+                let checked = check();
+                assert!(matches!(checked, None | Some(Ok(2))), "{checked:?}");
+                writer.join().unwrap();
+                assert_eq!(check(), (number == 2).then_some(Ok(2)));
+            });
+        }
+    }
 }

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::pair::{GROWN_MAX, IDLE_MAX, PairMemory, RingSize};
-use super::ring::{NoRoom, Producer, Publish};
+use super::ring::{NoRoom, Producer, Publish, RoomRequest, is_room_requested};
 use super::sync::{Ordering, compiler_barrier, fence};
 use crate::Refused;
 use crate::local_memory::barrier;
@@ -43,10 +43,7 @@ pub(super) struct RingSender {
     /// Increases with each frame sent, and decreases with each answer.
     streak: u32,
     silence: u32,
-    /// The position of the ring when it was found full and the peer was requested to report room. A frame that is sent
-    /// at the first attempt does not read or reset it. The next refused frame detects by the changed position that
-    /// frames were sent in between.
-    wanting: Option<u64>,
+    room: RoomRequest,
     found_full: u32,
     growth: RingGrowth,
 }
@@ -70,7 +67,7 @@ impl RingSender {
             unfenced: false,
             streak: 0,
             silence: 0,
-            wanting: None,
+            room: RoomRequest::default(),
             found_full: 0,
             growth: RingGrowth::Possible,
         }
@@ -255,24 +252,15 @@ impl RingSender {
                 }
             }
             NoRoom::Full => {
-                self.found_full += u32::from(self.wanting != Some(self.tx.position()));
+                self.found_full += u32::from(!self.room.is_for(self.tx.position()));
                 if self.found_full >= FULL_BEFORE_GROWTH {
                     self.grow();
                 }
             }
         }
-        // This is Dekker's pattern: request room, then check once more.
         let wants_room = &self.pair.direction(self.side).producer.wants_room;
-        let position = Some(self.tx.position());
-        if self.wanting != position {
-            wants_room.store(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            self.wanting = position;
-        }
-        match self.tx.push(&head, payload, Publish::Plain) {
+        match self.room.push(wants_room, &mut self.tx, &head, payload) {
             Ok(()) => {
-                wants_room.store(0, Ordering::Relaxed);
-                self.wanting = None;
                 self.due = true;
                 self.sent(more, Publish::Plain);
                 Ok(())
@@ -305,8 +293,7 @@ impl RingSender {
     /// Wakes up the peer if it waits for credits of its outbound ring. Called after credits were published.
     #[cold]
     pub(super) fn wake_for_credits(&self) {
-        fence(Ordering::SeqCst);
-        if self.pair.direction(1 - self.side).producer.wants_room.load(Ordering::SeqCst) != 0 {
+        if is_room_requested(&self.pair.direction(1 - self.side).producer.wants_room) {
             self.look();
         }
     }

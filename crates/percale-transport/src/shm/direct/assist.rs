@@ -257,16 +257,64 @@ impl AssistedAccess {
         } else {
             self.way.store(&self.region, offset, len)
         };
-        if let Err(error) = copied {
-            // The whole access fails, with the error that corresponds to the reason.
-            let why = if error == CopyFailure::Failed(PullError::Fault) { FAULT } else { REVOKED };
-            claims.failed.store(word(self.number, why), Ordering::Relaxed);
-        }
-        claims.done.fetch_add(1, Ordering::Release);
+        finish(claims, self.number, copied);
         copied.is_ok()
     }
+}
+
+/// Reports that the target has finished a chunk of the access with this number. If it could not copy the chunk, the
+/// whole access fails, with the error that corresponds to the reason.
+fn finish(claims: &Claims, number: u32, copied: Result<(), CopyFailure>) {
+    if let Err(error) = copied {
+        let why = if error == CopyFailure::Failed(PullError::Fault) { FAULT } else { REVOKED };
+        claims.failed.store(word(number, why), Ordering::Relaxed);
+    }
+    claims.done.fetch_add(1, Ordering::Release);
 }
 
 #[cfg(all(test, not(loom)))]
 #[path = "tests/assisted.rs"]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::shm::sync::AtomicU64;
+
+    /// The initiator finds that the target has finished its chunks, the first of which it has copied. If it could not
+    /// copy the second, the access fails.
+    #[test]
+    fn loom_access_with_a_failed_chunk_fails() {
+        let [fault, revoked] = [PullError::Fault, PullError::Revoked].map(|error| Err(CopyFailure::Failed(error)));
+        for (second, expected) in [
+            (Ok(()), Ok(())),
+            (fault, Err(DirectError::Fault)),
+            (revoked, Err(DirectError::Stale)),
+            (Err(CopyFailure::Closed), Err(DirectError::Stale)),
+        ] {
+            loom::model(move || {
+                let [next, done, failed] = [2, 0, 0].map(|count| AtomicU64::new(word(1, count)));
+                let shared = Arc::new((Claims { next, done, failed }, AtomicU64::new(0)));
+                let target = {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        let (claims, memory) = &*shared;
+                        memory.store(7, Ordering::Relaxed);
+                        finish(claims, 1, Ok(()));
+                        finish(claims, 1, second);
+                    })
+                };
+                let access = AssistedRequest { token: 1, awaited: word(1, 2), result: Ok(()) };
+                let (claims, memory) = &*shared;
+                if let Some(result) = access.end(claims) {
+                    assert_eq!((result, memory.load(Ordering::Relaxed)), (expected, 7));
+                }
+                target.join().unwrap();
+                assert_eq!(access.end(claims), Some(expected));
+            });
+        }
+    }
+}

@@ -30,6 +30,7 @@
 
 mod consumer;
 mod producer;
+mod room_request;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ pub(super) use consumer::{Consumer, FrameMark, RingFrame};
 #[cfg(all(any(test, feature = "testing"), not(loom)))]
 pub use producer::ForgedLine;
 pub(super) use producer::{NoRoom, Producer, Publish};
+pub(super) use room_request::{RoomRequest, is_room_requested};
 
 use super::sync::{AtomicU64, Ordering, Shared};
 use crate::wire::head::{Flags, FrameKind};

@@ -1,7 +1,10 @@
-//! Tests of the ring, and its loom model
-//! (`RUSTFLAGS="--cfg loom" cargo test --release -p percale-transport --lib loom_`).
+//! Tests of the ring.
 
 #![expect(unsafe_code, reason = "rings on private memory; each block states its own reason")]
+
+#[cfg(loom)]
+#[path = "model.rs"]
+mod model;
 
 use super::*;
 use crate::local_memory::volatile::{Segment, Segments};
@@ -188,58 +191,4 @@ mod plain {
             assert_eq!(error, Some(NoRoom::BadCredits));
         }
     }
-}
-
-/// Publication and credits: a ring of 4 lines carries more frames than it has lines, with payloads in lines and in the
-/// byte ring. Each frame arrives whole, and no cell is written while it is read.
-///
-/// Requirements: RES-008.
-#[cfg(loom)]
-#[test]
-fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
-    use loom::sync::Arc;
-
-    use crate::local_memory::volatile::ViewExt as _;
-
-    struct Both(Heap);
-    // SAFETY: lines, blocks and credits are cells and atomics of loom, which checks their use.
-    unsafe impl Sync for Both {}
-    // SAFETY: as above.
-    unsafe impl Send for Both {}
-
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        let heap = Arc::new(Both(Heap::new(2, 2048)));
-        let producer = {
-            let heap = Arc::clone(&heap);
-            loom::thread::spawn(move || {
-                let mut tx = Producer::new(heap.0.area(1024));
-                for tag in 0..5u64 {
-                    let len = [8, 600, 100, 0, 700][tag as usize];
-                    let mut bytes = vec![tag as u8; len];
-                    while tx.push(&head(len, tag), &segments(&mut bytes), Publish::Plain).is_err() {
-                        loom::thread::yield_now();
-                    }
-                }
-            })
-        };
-        let mut rx = Consumer::new(heap.0.area(1024));
-        let mut scratch = [0; SCRATCH];
-        let mut tag = 0;
-        while tag < 5 {
-            let Some(arrival) = rx.peek(&mut scratch).unwrap() else {
-                loom::thread::yield_now();
-                continue;
-            };
-            assert_eq!(arrival.head.tag, tag);
-            // SAFETY: the frame is consumed below.
-            let bytes = unsafe { arrival.view() }.to_vec();
-            assert_eq!(bytes.len(), [8, 600, 100, 0, 700][tag as usize]);
-            assert!(bytes.iter().all(|byte| *byte == tag as u8));
-            rx.consume(&arrival);
-            tag += 1;
-        }
-        producer.join().unwrap();
-    });
 }

@@ -1,12 +1,14 @@
 //! Loom models of a puller that opens a slot, or reads, while its pusher releases all slots.
 
+use std::convert::Infallible;
+
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
 use super::super::pair::{PusherHalf, StoppedMark, TransferHalf, TransferSlot};
 use super::super::sync::AtomicU32;
-use super::pull::is_released;
+use super::pull::{is_released, open};
 use super::{puller, pusher};
 
 struct Model {
@@ -45,9 +47,7 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
             }
         });
         // Open the slot, send the request, and give up at once.
-        model.slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
-        model.slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
-        model.requested.store(true, Ordering::Release);
+        let Ok(()) = open(&model.slot, || Ok::<_, Infallible>(model.requested.store(true, Ordering::Release)));
         model.slot.puller.state.store(puller::LEFT, Ordering::SeqCst);
         let seen = is_released(&model.slot, &model.gone).then(|| model.copied.load(Ordering::Relaxed));
         pusher.join().unwrap();

@@ -156,13 +156,8 @@ impl Transfers {
         let Some((index, slot)) = self.take_slot() else {
             return Err(TransferError::Send(SendError::Refused(Refused::Full)));
         };
-        slot.claimed.store(0, Ordering::Relaxed);
-        slot.puller.done.store(0, Ordering::Relaxed);
-        slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
-        slot.pusher.0.done.store(0, Ordering::Relaxed);
-        slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
         request.slot = index;
-        if let Err(error) = send(sender, &head, &request) {
+        if let Err(error) = open(slot, || send(sender, &head, &request)) {
             self.free |= 1 << index;
             return Err(error);
         }
@@ -190,6 +185,16 @@ fn chunk_of(wanted: u64, mapped: bool) -> u32 {
     let most = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
     let (parts, least) = if wanted > FINE { (16, FINE_CHUNK) } else { (4, CHUNK_LEAST) };
     most.min(u32::try_from(wanted.div_ceil(parts)).map_or(most, |part| part.next_multiple_of(4096))).max(least)
+}
+
+/// Clears a slot and sends its request. The pusher may claim and copy as soon as the request is in the ring.
+pub(super) fn open<E>(slot: &TransferSlot, send: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    slot.claimed.store(0, Ordering::Relaxed);
+    slot.puller.done.store(0, Ordering::Relaxed);
+    slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
+    slot.pusher.0.done.store(0, Ordering::Relaxed);
+    slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
+    send()
 }
 
 fn send(sender: &mut RingSender, head: &Head, request: &PullRequest) -> Result<(), TransferError> {
@@ -370,5 +375,40 @@ impl Pull {
         let copies = matches!(self.phase, PullPhase::Copying | PullPhase::Asked | PullPhase::Failed(_))
             && !self.into.is_revocable();
         (copies && !is_released(slot, pair.gone(side ^ 1))).then_some((self.token, self.slot))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::shm::pair::{PusherHalf, TransferHalf};
+    use crate::shm::sync::{AtomicU32, AtomicU64};
+
+    /// Returns the number of claimed chunks, and the numbers of copied bytes and the states of the two sides.
+    fn words(slot: &TransferSlot) -> (u64, [u64; 2], [u32; 2]) {
+        let sides = [&slot.puller, &slot.pusher.0];
+        let (done, states) =
+            (sides.map(|side| side.done.load(Ordering::Relaxed)), sides.map(|side| side.state.load(Ordering::Relaxed)));
+        (slot.claimed.load(Ordering::Relaxed), done, states)
+    }
+
+    /// A pusher that runs on another processor may have claimed and copied chunks before the request's sender returns.
+    #[test]
+    fn slot_is_not_changed_after_its_request_was_sent() {
+        let half = || TransferHalf { done: AtomicU64::new(5), state: AtomicU32::new(pusher::CLOSED) };
+        let slot = TransferSlot { claimed: AtomicU64::new(9), puller: half(), pusher: PusherHalf(half()) };
+        let mut sent = None;
+        open(&slot, || {
+            assert_eq!(words(&slot), (0, [0; 2], [puller::OPEN, pusher::OPEN]));
+            assert_eq!(TransferEnd::Back.claim(&slot.claimed, 4, true), Some(1..4));
+            slot.pusher.0.done.store(3, Ordering::Relaxed);
+            slot.pusher.0.state.store(pusher::ACCEPTED, Ordering::Relaxed);
+            slot.puller.done.store(1, Ordering::Relaxed);
+            slot.puller.state.store(puller::FINISHED, Ordering::Relaxed);
+            sent = Some(words(&slot));
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        assert_eq!(Some(words(&slot)), sent);
     }
 }

@@ -229,6 +229,24 @@ fn close_waits_for_an_access_after_its_link_ended() {
     region.close().unwrap();
 }
 
+/// The first grants of all peers have the same entry number.
+#[test]
+fn end_of_a_link_keeps_the_grants_of_other_peers() {
+    let domain = Domain::new(Duration::from_millis(20));
+    let (_pair, grantee, region, registered) = grantee(&domain, None);
+    let other_pair = Arc::new(PairMemory::new(pair_memory().unwrap()).unwrap());
+    let other = Arc::new(ShmGrantee::new(&other_pair, 0, None).unwrap());
+    let [first, second] = [&grantee, &other].map(|peer| peer.grant(&registered).unwrap().unwrap().0);
+    assert_eq!(first, second);
+    let mut announcer = Announcer::default();
+    announcer.enter(other_pair.announcements(1));
+    grantee.end();
+    assert!(!is_granted(&registered, &grantee) && is_granted(&registered, &other));
+    let Err(CloseError::Busy(region)) = region.close() else { panic!("closed during an access of the other peer") };
+    announcer.leave(other_pair.announcements(1));
+    region.close().unwrap();
+}
+
 #[test]
 fn a_dead_peer_is_not_waited_for() {
     let domain = domain();
