@@ -47,9 +47,13 @@ impl Child {
     }
 }
 
-fn segment(bytes: &mut [u8]) -> Segments {
+fn piece(bytes: &mut [u8]) -> Segment {
     // SAFETY: the bytes live until the next copy returns, and no other code touches them until then.
-    Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
+    unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+}
+
+fn segment(bytes: &mut [u8]) -> Segments {
+    Segments::one(piece(bytes))
 }
 
 #[test]
@@ -201,9 +205,7 @@ fn copy_that_the_kernel_ends_early_is_a_fault() {
             assert_eq!(copied(2 * page), Err(NoCopy::Fault), "{direction:?}, by file: {by_file}");
             // The copy ends within the first of two segments, or between them.
             let (mut one, mut two) = (vec![3; page], vec![4; page]);
-            // SAFETY: the vectors live until the copy returns, and no other code touches them until then.
-            let pieces =
-                unsafe { [Segment::new(one.as_mut_ptr(), one.len()), Segment::new(two.as_mut_ptr(), two.len())] };
+            let pieces = [piece(&mut one), piece(&mut two)];
             let pieces = Segments::new(&pieces).unwrap();
             assert_eq!(cma.copy(direction, &pieces, half), Err(NoCopy::Fault), "{direction:?}, by file: {by_file}");
             let half = half + page as u64 / 2;
