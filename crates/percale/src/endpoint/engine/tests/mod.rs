@@ -15,15 +15,19 @@ mod identity;
 mod lingering;
 mod logging;
 mod notices;
+mod one_connection;
 mod operation_set;
 mod owned;
 mod pairs;
+mod pieces;
 mod rdma;
 mod rdma_memory;
 mod reclaim;
 mod shared;
+mod unfinished;
 mod windows;
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::Engine;
@@ -32,9 +36,10 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::ownership::reach::EngineAccess;
 use crate::local_memory::volatile::Segments;
 use crate::local_memory::volatile::SegmentsExt as _;
-use crate::transport::testing::Notes;
+use crate::transport::any::AnyLink;
+use crate::transport::testing::{Notes, SinkReport};
 use crate::transport::{ConnectionId, Link};
-use crate::wire::head::Head;
+use crate::wire::head::{FrameKind, Head};
 use crate::{CompletionQueue, Domain, Info, PeerAddress, Trust};
 
 /// An endpoint with its vector, event queue and domain.
@@ -99,6 +104,38 @@ impl TestEndpoint {
             // Consecutive frames leave together at the next poll. Frames that have arrived are ignored.
             link.poll(slot, &mut Notes::keeping(0)).expect("the connection is up");
         });
+    }
+
+    /// Writes bytes to the socket to another test endpoint without using the link. The socket has room for them.
+    fn write_bytes(&self, to: &Self, bytes: &[u8]) {
+        let slot = self.slot(to);
+        let written = self.engine(|engine| match &engine.links[slot as usize] {
+            Some(AnyLink::Tcp(link)) => rustix::io::write(link.as_fd(), bytes),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(written, Ok(bytes.len()));
+    }
+
+    /// Waits for a frame of this kind from another test endpoint, and returns its head. The engine of this test endpoint
+    /// does not receive the frames that arrive meanwhile.
+    fn receive_frame(&self, from: &Self, kind: FrameKind) -> Head {
+        let slot = self.slot(from);
+        let mut notes = Notes::keeping(0);
+        until(&[from], || {
+            self.engine(|engine| {
+                let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
+                link.poll(slot, &mut notes).expect("the connection is up");
+            });
+            notes.reported.iter().find_map(|report| match report {
+                SinkReport::Frame(head, _) if head.kind == kind => Some(*head),
+                _ => None,
+            })
+        })
+    }
+
+    /// Returns the records that the engine keeps of operations (see [`Engine::remains`]).
+    fn remains(&self) -> Vec<(&'static str, usize)> {
+        self.engine(|engine| engine.remains())
     }
 
     /// Returns the reason for which a peer's connection ended, if one did.

@@ -117,6 +117,24 @@ fn a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() {
     assert!(receive.take().unwrap().is_err());
 }
 
+/// Requirements: CTX-009.
+#[test]
+fn a_directed_receive_ends_although_another_is_posted_at_once() {
+    let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
+    let (shared, vector) = (domain.shared_receive(), domain.address_vector().build().unwrap());
+    let (member, peer) = (member(&shared, &vector, &domain), TestEndpoint::new("tcp"));
+    let name = connect(&member, &peer);
+    drop(peer);
+    until(&[&member], || member.ended());
+    // The member finds out whether the peer is there when it makes progress. Before that, it handles the requests of the
+    // context for messages that it keeps.
+    let receive = shared.recv_from(name, None, vec![0; 8]).unwrap();
+    let many = member.endpoint.recv(vec![0; 64]).many().unwrap();
+    until(&[&member], || receive.is_ready().then_some(()));
+    receive.take().unwrap().expect_err("the peer has disconnected");
+    assert_eq!(many.finish().unread.len(), 0);
+}
+
 /// The length of messages that do not arrive at once.
 const LONG: usize = 1 << 20;
 /// The context of the buffer for many messages.
@@ -243,4 +261,80 @@ fn directed_multi_receive_is_released_after_its_peer_closes() {
     let released = ends.iter().filter(|(flags, _)| flags.contains(CompletionFlags::MULTI_RECEIVE)).count();
     assert_eq!(released, 1, "{ends:?}");
     assert!(ends.last().unwrap().0.contains(CompletionFlags::MULTI_RECEIVE), "{ends:?}");
+}
+
+/// Requirements: CTX-008, CTX-009, FLT-009.
+#[test]
+fn directed_multi_receive_is_released_after_a_copying_peer() {
+    let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
+    let shared = domain.shared_receive();
+    let ([member, _other], queues) = reporting(&shared, &domain);
+    let stopped = TestEndpoint::new("shm");
+    let (name, to) = (connect(&member, &stopped), connect(&stopped, &member));
+    let parts = Parts::new(shared, queues, name);
+    let mut send = stopped.endpoint.send(to, vec![9; LONG]).start().unwrap();
+    until(&[&member], || member.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
+    assert!(member.engine(|engine| engine.disconnect(name)));
+    (0..1000).for_each(|_| _ = member.endpoint.progress());
+    let ends = parts.ends(0);
+    assert!(ends.is_empty(), "an end is reported while the peer may still write to the buffer: {ends:?}");
+    let mut ends = until(&[&member, &stopped], || Some(parts.ends(0)).filter(|ends| !ends.is_empty()));
+    (0..1000).for_each(|_| _ = member.endpoint.progress());
+    ends.extend([0, 1].map(|member| parts.ends(member)).concat());
+    let [(flags, success)] = ends[..] else { panic!("{ends:?}") };
+    assert!(!success && flags.contains(CompletionFlags::MULTI_RECEIVE), "{flags:?}");
+    send.wait().unwrap_err();
+}
+
+/// Posts a receive of a shared receive context.
+fn post(shared: &SharedReceive, context: u64, buffer: &mut crate::local_memory::buffer::Buffer) {
+    let segments = Segments::one(buffer.segment_for_receive().unwrap());
+    let (from, flags) = (PeerAddress::UNSPECIFIED, crate::OpFlags::COMPLETION);
+    let work = crate::ReceiveWork { from, segments, tag: None, context, flags };
+    shared.pool.post(&work, &mut None).unwrap();
+}
+
+/// A receive was matched with a message that does not exist any more when its member closes. The receive then gets
+/// another message or, if a later receive has got one, ends with an error.
+///
+/// Requirements: CTX-008.
+#[test]
+fn receive_of_lost_message_remains_when_its_member_closes() {
+    for later_has_ended in [false, true] {
+        let mut buffers = [(); 2].map(|()| crate::local_memory::buffer::Buffer::from(vec![0; 8]));
+        let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
+        let shared = domain.shared_receive();
+        let ([closes, stays], queues) = reporting(&shared, &domain);
+        let (lost, peer) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
+        let [to_closes, to_stays] = [connect(&lost, &closes), connect(&peer, &stays)];
+        let mut send = lost.endpoint.send(to_closes, vec![9; LONG]).start().unwrap();
+        until(&[&closes, &lost], || closes.remains().contains(&("held messages", 1)).then_some(()));
+        let next = |value: u8| {
+            peer.endpoint.inject(to_stays, &[value; 8]).unwrap();
+            until(&[&stays, &peer], || {
+                let mut entry = [crate::Entry::default()];
+                (queues[1].read(&mut entry) == Ok(1)).then(|| entry[0].context)
+            })
+        };
+        let [first, second] = &mut buffers;
+        post(&shared, 1, first);
+        if later_has_ended {
+            post(&shared, 2, second);
+            assert_eq!(next(2), 2);
+        }
+        let slot = closes.slot(&lost);
+        closes.engine(|engine| engine.close_gracefully(slot, crate::ErrorCode::Io, "cut", Instant::now()));
+        drop(closes);
+        if later_has_ended {
+            let error = queues[0].read_error().expect("the receive has ended");
+            assert_eq!((error.entry.context, error.error), (1, crate::ErrorCode::PeerDied));
+        } else {
+            assert_eq!(next(1), 1);
+        }
+        assert!(queues.iter().all(|queue| queue.is_empty()), "each receive ends once");
+        until(&[&lost], || send.is_ready().then_some(()));
+        send.wait().unwrap_err();
+        let [first, second] = buffers.map(crate::local_memory::buffer::Buffer::into_vec);
+        assert_eq!((first, second), if later_has_ended { (vec![0; 8], vec![2; 8]) } else { (vec![1; 8], vec![0; 8]) });
+    }
 }
