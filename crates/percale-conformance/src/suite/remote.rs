@@ -466,6 +466,38 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
     }
 }
 
+/// A short access that could be made at once waits for earlier operations if it has a fence.
+///
+/// Requirements: RMA-007.
+pub fn short_fenced_access_waits_for_an_earlier_message<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
+    for memory in memories(&mesh, &[0; 8]) {
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL | Access::REMOTE_ATOMIC).expect("a region");
+        let word = || u64::from_le_bytes(bytes_of(&region).try_into().expect("8 bytes"));
+        // With the first access the initiator gets to know the key.
+        mesh.finish(a.write(peer, 5_u64.to_le_bytes().to_vec(), region.remote())).expect("a write");
+        let send = |tag| a.tagged_send(peer, tag, vec![1; 8]).delivered().start().expect("a send");
+        let receive = |tag| b.tagged_recv(tag, 0, vec![0; 8]);
+        let first = send(1);
+        let write = a.write(peer, 7_u64.to_le_bytes().to_vec(), region.remote()).fenced().start().expect("a write");
+        mesh.turns(20);
+        assert_eq!(word(), 5, "the write waits for the message to be received");
+        mesh.finish(receive(1)).expect("the first message");
+        mesh.finish(first).expect("the first send");
+        mesh.finish(write).expect("the write");
+        assert_eq!(word(), 7);
+        let second = send(2);
+        let add = a.fetch_add(peer, region.remote(), 2_u64).fenced().start().expect("an addition");
+        mesh.turns(20);
+        assert_eq!(word(), 7, "the addition waits for the message to be received");
+        mesh.finish(receive(2)).expect("the second message");
+        mesh.finish(second).expect("the second send");
+        assert_eq!(mesh.finish(add).expect("the addition"), 7);
+        assert_eq!(word(), 9);
+    }
+}
+
 /// Accesses can have several pieces on both sides, which belong to one region or to several.
 ///
 /// Requirements: MR-010, RMA-004.

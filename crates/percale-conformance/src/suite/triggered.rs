@@ -281,14 +281,18 @@ pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let endpoint = mesh.endpoint(1);
     for _ in 0..3 {
-        let counter = Counter::new();
+        let (counter, ended) = (Counter::new(), Counter::new());
         let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("the operation waits");
         let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("the operation waits");
+        let counted = endpoint.recv(vec![0; 16]).when(&counter, 3).counting(&ended).start();
+        let counted = counted.expect("the operation waits");
         drop(counter);
-        for (mut waits, len) in [(receive, 64), (again, 32)] {
+        for (mut waits, len) in [(receive, 64), (again, 32), (counted, 16)] {
             let error = waits.wait().expect_err("no counter can start the operation");
             assert_eq!(error.errno(), ErrorCode::Canceled.errno());
             assert_eq!(error.into_buffer().expect("the buffer is returned").len(), len);
         }
+        // Work that waits for the end of the operation does not begin.
+        assert_eq!((ended.value(), ended.read_error()), (0, 0), "a canceled operation is not counted");
     }
 }

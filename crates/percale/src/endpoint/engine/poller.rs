@@ -411,6 +411,22 @@ mod tests {
         }
     }
 
+    /// A peer can ring after its connection has ended.
+    #[test]
+    fn ring_for_an_ended_connection_polls_no_link() {
+        let mut poller = poller(0);
+        let doorbell = Arc::clone(&poller.doorbell);
+        poller.add_shm(3, 5);
+        poller.add_shm(4, 6);
+        poller.forget(3, true);
+        [5, 6, 7].into_iter().for_each(|bit| doorbell.ring(bit));
+        assert_eq!(poller.take_rung(&doorbell), [4]);
+        // The next connection with this bit is polled.
+        poller.add_shm(8, 5);
+        doorbell.ring(5);
+        assert_eq!(poller.take_rung(&doorbell), [8]);
+    }
+
     #[test]
     fn crowded_thread_polls_only_epoll_in_every_round() {
         let mut poller = poller(3);

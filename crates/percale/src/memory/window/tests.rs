@@ -334,6 +334,9 @@ fn invalidation_completes_when_the_window_has_no_users() {
     assert_eq!(end(&us.0).map(|entry| entry.context), Ok(1));
     assert_eq!(end(&us.0).map(|entry| entry.context), Ok(2));
     assert_eq!(read(&us.0, us.1, next), Ok((8..16).collect()));
+    // An operation with a fence does not wait for invalidations that have ended.
+    us.0.post_invalidate(us.1, next.key, 3, OpFlags::FENCE | OpFlags::COMPLETION).unwrap();
+    assert_eq!(end(&us.0).map(|entry| entry.context), Ok(3));
 }
 
 /// Requirements: MW-044.

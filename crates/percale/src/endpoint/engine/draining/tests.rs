@@ -1,15 +1,19 @@
-//! Tests of operations that wait for other processes, without an engine and without links. No peer uses a key here. The
-//! wait for keys with users is tested with peers (`engine/tests`).
+//! Tests of operations that wait for other processes, without an engine and without links. Waits for keys that peers use
+//! are mostly tested with peers (`engine/tests`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::super::types::{Notify, Receive, ReceiveDestination};
 use super::*;
 use crate::Info;
 use crate::completion::entry::Entry;
 use crate::local_memory::volatile::Segment;
-use crate::memory::window::Window;
-use crate::wire::head::Head;
+use crate::memory::window::{Window, WindowAccess, WindowError, WindowType};
+use crate::region::stuck::StuckPeer;
+use crate::region::{Access, AccessOrigin};
+use crate::wire::head::{Flags, Head};
 
 const FROM: ConnectionId = 3;
 /// Another peer.
@@ -51,6 +55,34 @@ fn invalidating_message_is_reported_when_key_has_no_users() {
     left.peer_gone(FROM);
     assert!(left.may_report(FROM, &head, 4, &receive()));
     assert!(left.is_empty(), "the wait ends with the peer");
+}
+
+/// A message that invalidated a key is reported when the key has no users. It is not answered if its sender has
+/// disconnected, because the sender's slot may belong to another peer.
+#[test]
+fn invalidating_message_of_disconnected_peer_is_not_answered() {
+    let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap());
+    let domain = domain.revoke_timeout(Duration::from_millis(1)).open().unwrap();
+    let region = domain.register(vec![0; 8], Access::empty()).unwrap();
+    for (gone, is_answered) in [(FROM, false), (OTHER, true)] {
+        let mut window = domain.window(WindowType::One).unwrap();
+        let key = window.bind(&region, 0..8, WindowAccess::READ).unwrap().key;
+        let user = StuckPeer::at(&domain.inner.keys, key, AccessOrigin::default());
+        assert_eq!(window.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::Busy), "the key has a user");
+        let mut left = DrainingOperations::default();
+        left.await_message(Arc::clone(&window.cell), key, FROM);
+        let flags = Flags::ID | Flags::ACK | Flags::DATA | Flags::INVALIDATE;
+        assert!(!left.may_report(FROM, &Head { data: key, flags, ..Head::default() }, 4, &receive()));
+        left.peer_gone(gone);
+        assert!(left.take_over().is_empty(), "the key has a user");
+        user.retired.store(true, Ordering::Release);
+        let Some(DrainingItem::Window(over)) = left.take_over().pop() else { panic!("{left:?}") };
+        let RevocationOutcome::Message { from, head, len, .. } = over.into_outcome() else {
+            panic!("the message is reported")
+        };
+        assert_eq!((from, head.data, len), (FROM, key, 4));
+        assert_eq!(head.flags.contains(Flags::ACK), is_answered, "peer {gone} has disconnected");
+    }
 }
 
 #[test]

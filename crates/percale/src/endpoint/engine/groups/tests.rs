@@ -362,6 +362,8 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
         let mut all = Groups::default();
         all.record_early_abort(TAG, said_by);
         (0..10_000).for_each(|other| all.record_early_abort(other, 7)); // This displaces no record of another peer.
+        let kept = all.early_aborts.iter().filter(|(_, who)| *who == 7).map(|(tag, _)| *tag);
+        assert!(kept.eq(10_000 - EARLY_ABORT_LIMIT as u64..10_000), "the newest notices of a peer are kept");
         assert_eq!(open(&mut all), breaks);
         assert!(!all.is_broken(TAG), "the messages of members count");
     }
@@ -369,6 +371,36 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
     all.record_early_abort(TAG, 1);
     all.forget_early_aborts(1);
     assert!(!open(&mut all), "the slot may belong to another peer");
+}
+
+/// The tags of broken groups are kept up to a limit, and the oldest is dropped first.
+#[test]
+fn number_of_remembered_broken_groups_is_bounded() {
+    let mut all = Groups::default();
+    let tags = || 0..REMEMBERED as u64 + 10;
+    tags().for_each(|tag| all.remember_broken(tag));
+    all.remember_broken(20); // This tag is remembered already.
+    assert!(tags().filter(|tag| all.is_broken(*tag)).eq(10..REMEMBERED as u64 + 10), "the newest tags are remembered");
+    assert_eq!((all.broken.len(), all.remembered.len()), (REMEMBERED, REMEMBERED));
+}
+
+/// A group that the application left while an operation was running is removed when that operation has ended.
+#[test]
+fn left_group_is_removed_when_its_operation_has_ended() {
+    for leaver in 0..2 {
+        let mut world = World::new(2);
+        for rank in [leaver, 1 - leaver] {
+            world.post(rank, &barrier(rank as u64));
+            let Member { groups, index, .. } = &mut world.members[rank];
+            assert!(!groups.leave(GroupId::from_u64(index.to_u64())), "the operation needs the group");
+            assert!(!groups.is_idle(), "an operation is running");
+        }
+        world.finish();
+        for (rank, member) in world.members.iter().enumerate() {
+            assert_eq!(member.ended, [rank as u64]);
+            assert!(member.groups.is_idle() && member.groups.by_tag.is_empty(), "member {rank} has removed the group");
+        }
+    }
 }
 
 /// If the connection to a member breaks before the group has its tag, the member's notice that it gave up the group may

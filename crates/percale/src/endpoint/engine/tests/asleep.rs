@@ -47,6 +47,27 @@ fn connection_wakes_endpoint_sleeping_on_doorbell() {
     });
 }
 
+/// A store to a variable sends no notification, so a sleeping thread has to check the variable from the moment at which
+/// an operation waits for it.
+///
+/// Requirements: CMP-015.
+#[test]
+fn operation_that_waits_for_a_variable_wakes_a_sleeper() {
+    use std::os::fd::AsFd;
+    let owner = TestEndpoint::new("shm");
+    let is_readable = || {
+        let descriptor = owner.endpoint.as_fd();
+        let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut polled, Some(&rustix::time::Timespec::default())).unwrap() > 0
+    };
+    until(&[], || owner.endpoint.try_wait().then_some(()));
+    assert!(!is_readable(), "there is nothing to do");
+    let variable = owner.domain.variable();
+    let receive = owner.endpoint.recv(vec![0; 8]).when_written(&variable).start().unwrap();
+    assert!(is_readable(), "a thread that sleeps on the descriptor is not woken");
+    drop(receive);
+}
+
 /// A way to sleep until a message has arrived.
 type Sleep = fn(&SharedEndpoint, &Counter, Operation<Shared, Received>);
 

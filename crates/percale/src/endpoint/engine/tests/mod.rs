@@ -5,6 +5,7 @@ mod answers;
 mod asleep;
 mod bounds;
 mod broken;
+mod connection_ends;
 mod fair;
 mod finished;
 mod floods;
@@ -22,12 +23,14 @@ mod pairs;
 mod pieces;
 mod rdma;
 mod rdma_memory;
+mod reads;
 mod reclaim;
 mod shared;
 mod unfinished;
 mod windows;
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Engine;
@@ -37,6 +40,8 @@ use crate::endpoint::ownership::reach::EngineAccess;
 use crate::local_memory::volatile::Segments;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::any::AnyLink;
+use crate::transport::connect::LocalDoorbell as _;
+use crate::transport::shm::DOORBELL_BITS;
 use crate::transport::testing::{Notes, SinkReport};
 use crate::transport::{ConnectionId, Link};
 use crate::wire::head::{FrameKind, Head};
@@ -172,6 +177,14 @@ fn until<R>(all: &[&TestEndpoint], mut ready: impl FnMut() -> Option<R>) -> R {
         // threads that connect.
         std::thread::yield_now();
     }
+}
+
+/// Returns the number of bits of an endpoint's doorbell that peers have.
+fn bits_in_use(test_endpoint: &TestEndpoint) -> usize {
+    let allocator = test_endpoint.engine(|engine| Arc::clone(&engine.doorbell_allocator));
+    let free: Vec<u32> = std::iter::from_fn(|| allocator.allocate()).collect();
+    free.iter().rev().for_each(|bit| allocator.release(*bit));
+    DOORBELL_BITS as usize - free.len()
 }
 
 /// Connects two test endpoints.

@@ -105,7 +105,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
 }
 
 /// Returns the next result of an endpoint's own queue.
-fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
+pub(super) fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
     let mut entry = [Entry::default()];
     match queue.read(&mut entry) {
         Ok(0) => None,
@@ -115,7 +115,7 @@ fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
 }
 
 /// Like `next`, for a queue to which an endpoint's receives report.
-fn received(queue: &CompletionQueue) -> Option<Result<Entry, ErrorEntry>> {
+pub(super) fn received(queue: &CompletionQueue) -> Option<Result<Entry, ErrorEntry>> {
     let mut entry = [Entry::default()];
     match queue.read(&mut entry) {
         Ok(0) => None,
