@@ -18,6 +18,7 @@ mod notices;
 mod operation_set;
 mod owned;
 mod pairs;
+mod partial;
 mod rdma;
 mod rdma_memory;
 mod reclaim;
