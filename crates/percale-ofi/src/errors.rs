@@ -100,7 +100,47 @@ pub(crate) unsafe fn write(error: &ErrorEntry, to: *mut fi_cq_err_entry, api_ver
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
+    use percale::{Entry, PeerAddress};
+
     use super::*;
+    use crate::abi::fi_version;
+
+    /// The content of the fields and bytes that are not written.
+    const UNTOUCHED: u64 = 0x5A5A_5A5A_5A5A_5A5A;
+
+    /// The memory of a program of an older version ends before the fields that were added later.
+    #[test]
+    fn error_entry_ends_where_it_ends_in_the_version_of_the_program() {
+        const WORDS: usize = size_of::<fi_cq_err_entry>() / 8;
+        let [data, size, source] = [
+            offset_of!(fi_cq_err_entry, err_data),
+            offset_of!(fi_cq_err_entry, err_data_size),
+            offset_of!(fi_cq_err_entry, src_addr),
+        ]
+        .map(|offset| offset / 8);
+        let entry = Entry { context: 7, tag: 9, source: PeerAddress(3), ..Entry::default() };
+        let error = ErrorEntry::truncated(entry, 5);
+        for (minor, end) in [(0, size), (4, size), (5, source), (17, source), (19, source), (20, WORDS), (21, WORDS)] {
+            let mut words = [UNTOUCHED; WORDS];
+            // SAFETY: the words have the size and alignment of the entry of the newest version.
+            unsafe { write(&error, words.as_mut_ptr().cast(), fi_version(1, minor)) };
+            let at = |word: usize| words[word];
+            assert_eq!(at(offset_of!(fi_cq_err_entry, op_context) / 8), 7, "1.{minor}");
+            assert_eq!(at(offset_of!(fi_cq_err_entry, tag) / 8), 9, "1.{minor}");
+            assert_eq!(at(offset_of!(fi_cq_err_entry, olen) / 8), 5, "1.{minor}");
+            assert!(words[end..].iter().all(|word| *word == UNTOUCHED), "1.{minor}: written behind the entry");
+            if end == size {
+                assert_eq!(at(data), 0, "1.{minor}: a pointer to no error data");
+                continue;
+            }
+            assert_eq!((at(data), at(size)), (UNTOUCHED, 0), "1.{minor}: no error data in the buffer of the program");
+            if end == WORDS {
+                assert_eq!(at(source), 3, "1.{minor}: the sender");
+            }
+        }
+    }
 
     #[test]
     fn every_error_code_has_a_text() {

@@ -222,7 +222,7 @@ macro_rules! registration {
 
         #[test]
         fn registration_bindings_pass_from_c() {
-            part("registration: binding", 9);
+            part("registration: binding", 10);
         }
 
         #[test]

@@ -201,6 +201,30 @@ static void endpoints(bool bound)
 	munmap(memory, BYTES);
 }
 
+/* Objects of another domain cannot be bound, and the region remains unbound. */
+static void another_domain(void)
+{
+	char *memory = pages(BYTES, 1);
+	struct fid_mr *mr = registered(&w, memory, BYTES, BOTH_WAYS, 826, 0);
+	struct room elsewhere = w.two.room;
+	struct fid_cntr *c;
+	struct side third;
+
+	NEEDS(fi_domain(elsewhere.fabric, elsewhere.info, &elsewhere.domain, NULL));
+	NEEDS(fi_cntr_open(elsewhere.domain, NULL, &c, NULL));
+	open_side(&third, &elsewhere, w.b->how);
+	ANSWERS(-FI_EINVAL, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
+	ANSWERS(-FI_EINVAL, fi_mr_bind(mr, &third.ep->fid, 0));
+	served(&w, 0, 826, memory);
+	ANSWERS(0, fi_cntr_read(c));
+	/* A region that is bound to an open object could not be closed (MR-070). */
+	ANSWERS(0, fi_close(&mr->fid));
+	close_side(&third);
+	ANSWERS(0, fi_close(&c->fid));
+	ANSWERS(0, fi_close(&elsewhere.domain->fid));
+	munmap(memory, BYTES);
+}
+
 /* Pages that the client reports (FI_MR_MMU_NOTIFY). */
 static void refreshing(void)
 {
@@ -391,6 +415,7 @@ void registration_binding_groups(void)
 	endpoints(true);
 	end();
 	group("bind: to no endpoint", 0, NULL, unbound);
+	group("bind: objects of another domain", 0, NULL, another_domain);
 	group("bind: refreshed", FI_MR_MMU_NOTIFY, NULL, refreshing);
 	group("bind: refreshed all the time", FI_MR_MMU_NOTIFY, NULL, shaking_it);
 	group("bind: refreshed without FI_MR_MMU_NOTIFY", 0, NULL, shaking_it);

@@ -110,6 +110,24 @@ fn leaving_member_keeps_receives_matched_to_its_messages() {
     drop(promises);
 }
 
+/// The endpoints of a context may come and go for as long as the context exists.
+#[test]
+fn messages_of_leaving_member_are_withdrawn() {
+    let shared = SharedReceive::new();
+    let ((first, held), (second, other)) = (member(&shared), member(&shared));
+    let stored = || shared.pool.lock().unwrap().tables.iter().map(Matching::unexpected_len).sum::<usize>();
+    for tagged in [false, true] {
+        assert!(first.announce(sender(), tagged, 0, 8, held).is_none());
+        assert!(second.announce(sender(), tagged, 0, 8, other).is_none());
+    }
+    assert!(first.leave().is_empty());
+    assert_eq!(stored(), 2, "only the messages of the other member are left");
+    assert!(second.leave().is_empty());
+    assert_eq!(stored(), 0);
+    post(&shared, 1, Segment::EMPTY, OpFlags::empty());
+    assert!([first, second].iter().all(|member| member.take_notes().is_empty()), "a receive of a lost message");
+}
+
 /// Requirements: CTX-008.
 #[test]
 fn cancel_without_endpoint_is_reported_by_the_next_endpoint() {

@@ -306,6 +306,26 @@ mod tests {
         refused("mremap", if moved == libc::MAP_FAILED { -1 } else { 0 });
     }
 
+    /// The memory before and after an arena can change.
+    #[test]
+    fn range_that_leaves_its_arena_is_not_sealed() {
+        let Some(memory) = sealed(1) else { return };
+        let (own, page) = (memory.range(), page_size());
+        let arena = *pool().arenas.iter().find(|arena| arena.contains(own)).expect("an arena contains the memory");
+        let watched = |start, end| {
+            let range = Range::between(start, end).expect("a range");
+            assert_eq!(SealedMonitor::holds(range), SealedMonitor.watch(range, Access::empty()).is_ok(), "{range}");
+            SealedMonitor::holds(range)
+        };
+        assert!(watched(arena.start(), arena.end()) && watched(own.start(), own.end()));
+        for beyond in [1, page, 1 << 40] {
+            assert!(!watched(own.start(), arena.end() + beyond), "{beyond} bytes behind the arena");
+            assert!(!watched(arena.end() - 1, arena.end() + beyond), "{beyond} bytes behind the arena");
+        }
+        assert!(!watched(arena.start() - page, own.end()) && !watched(arena.start() - 1, arena.end()));
+        assert!(!watched(arena.start() - 1, arena.end() + 1));
+    }
+
     #[test]
     fn dropped_sealed_memory_is_reused_and_zeroed() {
         let Some(mut one) = sealed(100) else { return };

@@ -12,6 +12,7 @@ use super::*;
 mod fences;
 mod handles;
 mod held;
+mod lost_changes;
 mod merging;
 mod registrars;
 use crate::Pinned;

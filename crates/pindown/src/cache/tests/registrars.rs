@@ -125,6 +125,26 @@ fn panicking_watch_callback_leaves_no_state() {
     assert_eq!(cache.stats().entries, 1);
 }
 
+/// The old pages may be pinned before the change is over, although no change is reported in the meantime.
+///
+/// Requirements: RCACHE-021.
+#[test]
+fn a_registration_that_begins_during_a_change_is_used_once() {
+    let (registrar, cache, _notifier) = twisted();
+    let page = cache.0.monitor.page().expect("the monitor reports changes");
+    page.busy.store(1, Ordering::Release);
+    // The change ends after the pages were pinned.
+    registrar.at_pin(move |_| page.busy.store(0, Ordering::Release));
+    let lane = cache.lane();
+    for single in [true, false] {
+        let used = lane.get(pages(3, 4), READ).expect("registered");
+        assert_eq!(used.is_single(), single);
+        lane.end(used);
+    }
+    assert_eq!(cache.stats().single_uses_for(Refusal::Changed), 1);
+    assert_eq!(registrar.pinned(), 1, "the registration of the second look-up is kept");
+}
+
 /// Requirements: RCACHE-023.
 #[test]
 fn failed_pin_leaves_nothing_pinned_and_is_retried() {

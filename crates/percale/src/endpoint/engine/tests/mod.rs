@@ -20,6 +20,7 @@ mod one_connection;
 mod operation_set;
 mod owned;
 mod pairs;
+mod partial;
 mod pieces;
 mod rdma;
 mod rdma_memory;
