@@ -371,6 +371,16 @@ impl Poller {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl Poller {
+    /// Records that a hot link is cold, as if too many links were hot.
+    pub(super) fn cool(&mut self, slot: ConnectionId) {
+        self.hot.retain(|&hot| hot != slot);
+        self.mark(slot).hot = false;
+        self.cold += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,14 @@
 //! Tests of peers without an engine and without links.
 
+use super::super::remote::{AccessOperation, PendingAccess, RemoteAccesses};
 use super::super::types::{GroupMessage, LinkAction, Notify, QueuedWork};
 use super::*;
 use crate::address_vector::vector::VectorOptions;
 use crate::endpoint::posted::Posted;
+use crate::endpoint::remote_work::{RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::volatile::Segments;
+use crate::region::RemoteMemory;
 use crate::wire::head::{FrameKind, Head};
 
 const CAP: usize = 1 << 16;
@@ -30,6 +33,19 @@ fn message(context: u64, flags: OpFlags) -> PendingOperation {
 
 fn of_group(context: u64) -> PendingOperation {
     PendingOperation { work: QueuedWork::Collective(GroupMessage::bare(1, 2, context)), notify: Notify::Collective }
+}
+
+/// Returns a write of which nothing has been sent.
+fn write(context: u64) -> PendingOperation {
+    let (peer, remote) = (PeerAddress::UNSPECIFIED, RemotePieces::one(RemoteMemory::default()));
+    let work = RmaWork { peer, local: Segments::EMPTY, remote, data: None, context, flags: OpFlags::empty() };
+    let access = PendingAccess::new(Box::new(Posted::lent(AccessOperation::Write(work))));
+    PendingOperation { work: QueuedWork::Access(access), notify: Notify::Queue }
+}
+
+/// Returns an answer with this number.
+fn answer(id: u32) -> LinkAction {
+    LinkAction::Frame(Head { kind: FrameKind::Ack, id, ..Head::default() })
 }
 
 /// Returns the contexts of the operations in a peer's queue, and empties it.
@@ -136,6 +152,24 @@ fn messages_wait_for_long_writes_and_for_notices() {
 }
 
 #[test]
+fn queued_access_begins_after_the_notices_of_earlier_writes() {
+    let (mut peers, slot) = connected();
+    let peer = peers.get_mut(slot);
+    peer.notice_queued();
+    peer.queue(write(1));
+    assert!(!peer.may_send_first(), "the access may add a notice");
+    peer.notice_left();
+    assert!(peer.may_send_first());
+    // Once the access has begun, its other parts add no notice.
+    let mut first = peer.take_first().unwrap();
+    let QueuedWork::Access(access) = &mut first.work else { panic!("{first:?}") };
+    assert!(RemoteAccesses::default().start(slot, access, Notify::Queue, None).is_some());
+    peer.put_back(first);
+    peer.notice_queued();
+    assert!(peer.may_send_first());
+}
+
+#[test]
 fn direct_and_executed_accesses_do_not_overlap() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
@@ -204,7 +238,6 @@ fn answers_are_sent_in_order_after_refused_ones() {
         LinkAction::Frame(head) => head.id,
         other => panic!("{other:?}"),
     };
-    let frame = |id| LinkAction::Frame(Head { kind: FrameKind::Ack, id, ..Head::default() });
     assert!(!peers.has_actions() && !peers.has_answers());
     (1..=3).for_each(|number| peers.reply(slot, FrameKind::Ack, number, 0));
     assert!(peers.next_is_frame_for(slot) && !peers.next_is_frame_for(slot + 1) && peers.has_actions_for(slot));
@@ -225,9 +258,26 @@ fn answers_are_sent_in_order_after_refused_ones() {
     }
     assert_eq!(left, [1, 2, 3]);
     assert!(peers.may_answer(slot) && !peers.has_answers());
-    peers.push(slot, frame(4));
+    peers.push(slot, answer(4));
     peers.drop_actions_for(slot);
     assert!(!peers.has_actions());
+}
+
+#[test]
+fn answers_of_an_ended_connection_are_dropped() {
+    let (mut peers, slot) = connected();
+    let other = peers.slot(at(2));
+    peers.connected(other, 9);
+    (1..=2).for_each(|number| peers.queue_answer(slot, answer(number)));
+    for (to, number) in [(slot, 3), (slot, 4), (other, 5), (slot, 6)] {
+        peers.push(to, answer(number));
+    }
+    peers.reset(slot);
+    peers.end_budget(slot);
+    peers.drop_actions_for(slot);
+    let left: Vec<_> = std::iter::from_fn(|| peers.next_action()).map(|(to, _)| to).collect();
+    assert_eq!(left, [other], "another peer may use the slot next");
+    assert!(!peers.get(slot).has_queued_answers() && !peers.has_answers(), "no answer waits");
 }
 
 #[test]
@@ -275,6 +325,43 @@ fn messages_of_the_earliest_departed_peer_are_dropped_first() {
         overdue.push(peers.take_overdue(slot));
     }
     assert_eq!(overdue, [vec![], vec![], vec![slots[0]]]);
+}
+
+#[test]
+fn messages_of_a_peer_that_disconnects_repeatedly_are_counted_once() {
+    let (mut peers, slot) = connected();
+    peers.charge(slot, CAP + BEYOND);
+    for incarnation in 8..12 {
+        peers.reset(slot);
+        peers.end_budget(slot);
+        assert!(peers.take_overdue(slot).is_empty());
+        peers.connected(slot, incarnation);
+    }
+}
+
+#[test]
+fn slot_is_queued_once_for_reclaiming() {
+    let mut peers = Peers::new(None, false, CAP);
+    let [first, second] = [1, 2].map(|n| peers.slot(at(n)));
+    let queued = |peers: &mut Peers| std::iter::from_fn(|| peers.next_to_reclaim()).collect::<Vec<_>>();
+    // The second connection of the first slot ends before the slot is reclaimed.
+    [first, second, first].into_iter().for_each(|slot| peers.part(slot));
+    assert_eq!(queued(&mut peers), [first, second]);
+    peers.part(first);
+    assert_eq!(queued(&mut peers), [first], "the slot was in use again");
+}
+
+#[test]
+fn transfers_and_requests_for_offers_end_with_the_connection() {
+    let (mut peers, slot) = connected();
+    (0..2 * PARTS_LIMIT).for_each(|_| peers.get_mut(slot).serving_started());
+    assert!(!peers.get(slot).exceeds_request_limit());
+    peers.set_offers_only(slot, true);
+    peers.reset(slot);
+    peers.connected(slot, 8);
+    assert_eq!(may(&peers, slot), [true; 4], "the peer takes messages again");
+    peers.get_mut(slot).serving_started();
+    assert!(!peers.get(slot).exceeds_request_limit());
 }
 
 #[test]

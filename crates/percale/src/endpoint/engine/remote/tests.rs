@@ -172,13 +172,28 @@ fn notice_contains_the_region_generation_of_the_answer() {
     assert_eq!(over.notice().map(|notice| notice.regions().to_vec()), Some(vec![(KEY, 77)]));
 }
 
+/// A region that is bound to a counter counts an access once, however many pieces of the region it has.
+#[test]
+fn notice_contains_each_region_once() {
+    let mut bytes = Buffer::from(vec![7; 12]);
+    let other = RemoteMemory { key: KEY + 1, ..piece(0, 4) };
+    let remote = RemotePieces::new(&[piece(0, 4), other, piece(8, 4)]).unwrap();
+    let what = AccessOperation::Write(RmaWork { remote, ..rma(piece(0, 12), &mut bytes, 5) });
+    assert_eq!(what.notice(Counts::REGION).regions(), [(KEY, 0), (KEY + 1, 0)]);
+}
+
 #[test]
 fn connection_loss_ends_its_accesses() {
     let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
-    start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 3);
+    let (_, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 3);
+    let NamedPart::Here(part) = remote.part_of(TARGET, parts[0]) else { panic!("the part is in progress") };
+    remote.note_long_part(part, piece(0, 8), true);
+    let next = AccessOperation::Read(rma(piece(0, 8), &mut bytes, 6));
     assert!(remote.take_of(OTHER).is_empty());
+    assert!(remote.conflicts_with_long(TARGET, &next));
     assert_eq!(remote.take_of(TARGET).iter().map(|access| access.entry().context).collect::<Vec<_>>(), [5]);
     assert_eq!(remote.counts(), [0; 3]);
+    assert!(!remote.conflicts_with_long(TARGET, &next), "an access over the next connection waits for nothing");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::*;
 use crate::endpoint::Shared;
 use crate::endpoint::safe::{Operation, Received};
 use crate::local_memory::doorbell::DoorbellExt as _;
+use crate::transport::any::AnyLink;
 use crate::{Counter, SharedEndpoint};
 
 /// A time longer than any step of these tests takes.
@@ -47,25 +48,88 @@ fn connection_wakes_endpoint_sleeping_on_doorbell() {
     });
 }
 
+/// Returns whether an endpoint's descriptor is readable, so that its sleepers wake up.
+fn is_readable(of: &TestEndpoint) -> bool {
+    let descriptor = of.endpoint.as_fd();
+    let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&rustix::time::Timespec::default())).unwrap() > 0
+}
+
 /// A store to a variable sends no notification, so a sleeping thread has to check the variable from the moment at which
 /// an operation waits for it.
 ///
 /// Requirements: CMP-015.
 #[test]
 fn operation_that_waits_for_a_variable_wakes_a_sleeper() {
-    use std::os::fd::AsFd;
     let owner = TestEndpoint::new("shm");
-    let is_readable = || {
-        let descriptor = owner.endpoint.as_fd();
-        let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut polled, Some(&rustix::time::Timespec::default())).unwrap() > 0
-    };
     until(&[], || owner.endpoint.try_wait().then_some(()));
-    assert!(!is_readable(), "there is nothing to do");
+    assert!(!is_readable(&owner), "there is nothing to do");
     let variable = owner.domain.variable();
     let receive = owner.endpoint.recv(vec![0; 8]).when_written(&variable).start().unwrap();
-    assert!(is_readable(), "a thread that sleeps on the descriptor is not woken");
+    assert!(is_readable(&owner), "a thread that sleeps on the descriptor is not woken");
     drop(receive);
+}
+
+/// Returns an endpoint at which a sleeper waits for the descriptor.
+fn watched() -> TestEndpoint {
+    let watched = TestEndpoint::new("shm");
+    until(&[&watched], || watched.engine(Engine::watch).then_some(()));
+    assert!(!is_readable(&watched));
+    watched
+}
+
+/// A thread that is about to sleep and finds a result does not sleep. It may leave some of the work to the other
+/// sleepers.
+///
+/// Requirements: CMP-015.
+#[test]
+fn thread_that_finds_work_wakes_other_sleepers() {
+    let watched = watched();
+    let looked = watched.engine(|engine| engine.results()) + 1;
+    assert!(watched.engine(|engine| engine.arm(looked)).is_none(), "the thread has not seen all results");
+    assert!(is_readable(&watched));
+}
+
+/// Writing a variable wakes no thread, so a sleeper has to check the variable. When the thread that did so stops
+/// waiting, another sleeper does it.
+///
+/// Requirements: CMP-015.
+#[test]
+fn thread_that_stops_checking_a_variable_wakes_other_sleepers() {
+    let watched = watched();
+    let variable = watched.domain.variable();
+    let receive = watched.endpoint.recv(vec![0; 8]).when_written(&variable).start().unwrap();
+    let armed = until(&[&watched], || watched.engine(|engine| engine.arm(engine.results())));
+    assert!(armed.longest() < crate::endpoint::engine::sleep::SLEEP, "{armed:?}");
+    assert!(!is_readable(&watched), "the waiter checks the variable");
+    watched.engine(|engine| engine.disarm(&armed));
+    assert!(is_readable(&watched));
+    assert!(!watched.engine(Engine::watch), "the other sleeper does not check the variable");
+    drop(receive);
+}
+
+/// All local peers can write to the doorbell's page. The endpoint finds the message of a peer before it sleeps even if
+/// its link is not polled in every round and another peer has cleared its bit.
+///
+/// Requirements: FLT-007.
+#[test]
+fn message_is_found_before_sleep_although_a_peer_clears_its_bit() {
+    let (server, client) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
+    connect(&server, &client);
+    let (to_server, slot) = (client.peer(&server), server.slot(&client));
+    until(&[&server, &client], || {
+        server.engine(|engine| match &mut engine.links[slot as usize] {
+            Some(AnyLink::Shm(link)) => link.set_cold().then_some(()),
+            other => panic!("{other:?}"),
+        })
+    });
+    server.engine(|engine| engine.poller.cool(slot));
+    client.endpoint.tagged_inject(to_server, 5, &[5; 8]).unwrap();
+    server.engine(|engine| {
+        assert_eq!(engine.doorbell.take_rung(|_| ()), 1, "the peer rings for its message");
+        assert!(engine.arm(engine.results()).is_none(), "the endpoint sleeps although a message has arrived");
+        assert!(engine.core.messages.table(true).holds_any());
+    });
 }
 
 /// A way to sleep until a message has arrived.

@@ -2,13 +2,16 @@
 
 use super::*;
 use crate::Counter;
-use crate::completion::entry::{CompletionFlags, ErrorCode};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::endpoint::engine::deferred_cleanup::{self, DeferredCleanup, LateReport, ReportTarget};
 use crate::endpoint::engine::types::{Notify, Side};
 use crate::endpoint::safe::{Cause, OperationError};
 use crate::endpoint::work::{OpFlags, ReceiveWork};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::sealed;
 use crate::region::Access;
+use crate::transport::any::AnyLink;
+use crate::transport::shm::DrainingLink;
 use crate::wire::head::{Flags, FrameKind};
 
 const LEN: usize = 1 << 20;
@@ -354,33 +357,68 @@ fn receive_from_already_lost_peer_fails() {
     }
 }
 
+/// Ends the victim's link to a peer that may be copying, without using the engine. Returns the remains of the link.
+fn drain_link(victim: &TestEndpoint, stopped: &TestEndpoint) -> DrainingLink {
+    let slot = victim.slot(stopped);
+    victim.engine(|engine| match &mut engine.links[slot as usize] {
+        Some(AnyLink::Shm(link)) => link.draining().expect("the peer may be copying"),
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Keeps a receive of a closed endpoint to which a peer may be copying. Its end is reported to this queue and these
+/// counters.
+fn keep_closed(draining: &DrainingLink, context: u64, queue: &CompletionQueue, counters: Vec<Counter>) {
+    let mut closed = DeferredCleanup::new(vec![draining.twin()], Vec::new());
+    let error = ErrorEntry::new(Entry { context, ..Entry::default() }, ErrorCode::Canceled);
+    let place = ReportTarget::Queue(queue.clone());
+    closed.report(LateReport { place, reserved: false, error, counters, part: None });
+    deferred_cleanup::keep(closed);
+}
+
+/// Requirements: FLT-009.
+#[test]
+fn operation_of_closed_endpoint_ends_while_the_peer_of_another_is_stopped() {
+    let [victim, stopped, resumed] = [(); 3].map(|()| TestEndpoint::new("shm"));
+    let operations = [(5, &stopped), (6, &resumed)].map(|(tag, peer)| {
+        let name = connect(peer, &victim);
+        let receive = victim.endpoint.tagged_recv(tag, 0, vec![0; LEN]).start().unwrap();
+        (receive, peer.endpoint.tagged_send(name, tag, vec![9; LEN]).start().unwrap())
+    });
+    until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] == 2).then_some(()));
+    let draining = [&stopped, &resumed].map(|peer| drain_link(&victim, peer));
+    let (queue, counter) = (CompletionQueue::default(), Counter::new());
+    for (context, draining) in (0..).zip(&draining) {
+        keep_closed(draining, context, &queue, vec![counter.clone()]);
+    }
+    // The counter counts an operation after it was reported to the queue.
+    let reported = |count| {
+        until(&[], || (counter.read_error() == count).then_some(()));
+        queue.read_error().map(|error| error.entry.context)
+    };
+    until(&[&victim, &resumed], || draining[1].release().map(drop));
+    assert_eq!(reported(1), Some(1));
+    assert!(draining[0].release().is_none() && queue.read_error().is_none(), "the other peer may be copying still");
+    until(&[&victim, &stopped], || draining[0].release().map(drop));
+    assert_eq!(reported(2), Some(0));
+    drop(operations);
+}
+
 /// Requirements: FLT-009.
 #[test]
 fn operations_are_reported_with_many_closed_endpoints_kept() {
-    use crate::completion::entry::{Entry, ErrorEntry};
-    use crate::endpoint::engine::deferred_cleanup::{self, DeferredCleanup, LateReport, ReportTarget};
-    use crate::transport::any::AnyLink;
-
     const CLOSED: u64 = 1100;
     let (victim, stopped) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0; LEN]).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
-    let slot = victim.slot(&stopped);
-    let draining = victim.engine(|engine| match &mut engine.links[slot as usize] {
-        Some(AnyLink::Shm(link)) => link.draining().expect("the peer may be copying"),
-        other => panic!("{other:?}"),
-    });
+    let draining = drain_link(&victim, &stopped);
     // This state is the same as if several endpoints to which the peer may be copying had been closed one after the
     // other.
     let queue = CompletionQueue::default();
     for context in 0..CLOSED {
-        let mut closed = DeferredCleanup::new(vec![draining.twin()], Vec::new());
-        let error = ErrorEntry::new(Entry { context, ..Entry::default() }, ErrorCode::Canceled);
-        let place = ReportTarget::Queue(queue.clone());
-        closed.report(LateReport { place, reserved: false, error, counters: Vec::new(), part: None });
-        deferred_cleanup::keep(closed);
+        keep_closed(&draining, context, &queue, Vec::new());
     }
     deferred_cleanup::settle();
     assert!(queue.read_error().is_none(), "the peer may be copying still");

@@ -1,7 +1,9 @@
-//! Tests of notices of accesses that arrive after their region was closed and another region got its key.
+//! Tests of notices of accesses: notices that arrive after their region was closed and another region got its key, and
+//! notices that a full link did not take.
 
 use super::*;
 use crate::region::Access;
+use crate::wire::head::{FrameKind, WriteNotice};
 use crate::{Counter, Entry, Region, RemoteMemory};
 
 const KEY: u64 = 0x1234;
@@ -9,7 +11,7 @@ const DATA: u64 = 99;
 /// A length that does not fit into one frame.
 const LONG: usize = 64 << 10;
 
-/// A target that closes a region before it gets the notice of an access to it.
+/// An initiator, and a target that gets the notices of accesses to its regions late.
 struct Scene {
     a: TestEndpoint,
     b: TestEndpoint,
@@ -44,6 +46,18 @@ impl Scene {
             (first[0] == byte).then_some(())
         };
         until(&[&self.b], written);
+    }
+
+    /// Sends messages to the target without using the engine, until the link takes no notice any more.
+    fn fill_link(&self) {
+        let slot = self.a.slot(&self.b);
+        self.a.engine(|engine| {
+            let link = engine.links[slot as usize].as_mut().expect("the endpoints are connected");
+            for len in [1000, size_of::<WriteNotice>()] {
+                let head = Head { kind: FrameKind::Tagged, tag: 3, len: len as u32, ..Head::default() };
+                while Segments::lend(&vec![3; len], |payload| link.send(&head, payload, false)).is_ok() {}
+            }
+        });
     }
 
     /// Sends a message that follows everything that the initiator has sent.
@@ -85,6 +99,37 @@ fn direct_write_notice_applies_to_the_written_region() {
     let (_region, other) = scene.region();
     scene.assert_told_of_nothing(&other, "a write");
     assert_eq!(counter.read(), 1);
+}
+
+/// A message that was posted after a write arrives after the notice of the write, even if the link was full when the
+/// write was made, and has room when the message is posted.
+///
+/// Requirements: RMA-003, RMA-006.
+#[test]
+fn message_does_not_overtake_the_notice_of_an_earlier_write() {
+    let scene = Scene::new("shm");
+    let (Scene { a, b, to_b, .. }, (region, counter)) = (&scene, scene.region());
+    let remote: RemoteMemory = region.remote().at(0..8);
+    let mut write = a.endpoint.write(*to_b, vec![1; 8], remote).start().unwrap();
+    until(&[a, b], || write.is_ready().then_some(()));
+    write.wait().unwrap();
+    until(&[a, b], || (counter.read() == 1).then_some(()));
+    // Now the region is granted: this write ends before the target makes progress.
+    scene.fill_link();
+    let mut write = a.endpoint.write(*to_b, vec![2; 8], remote).data(DATA).start().unwrap();
+    until(&[a], || write.is_ready().then_some(()));
+    write.wait().unwrap();
+    let slot = a.slot(b);
+    assert!(a.engine(|engine| engine.core.peers.get(slot).has_queued_answers()), "the link took the notice");
+    // The target makes room before the initiator makes progress.
+    (0..1000).for_each(|_| _ = b.endpoint.progress());
+    let mut receive = b.endpoint.tagged_recv(8, 0, vec![0; 8]).start().unwrap();
+    a.endpoint.tagged_inject(*to_b, 8, &[8; 8]).unwrap();
+    (0..1000).for_each(|_| _ = b.endpoint.progress());
+    assert!(!receive.is_ready(), "the message arrived before the notice");
+    until(&[a, b], || receive.is_ready().then_some(()));
+    receive.wait().unwrap();
+    assert_eq!((counter.read(), scene.reported()), (2, Some(DATA)));
 }
 
 /// Requirements: RMA-003, BIND-001.
