@@ -10,6 +10,8 @@ pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Atomic
 #[cfg(not(loom))]
 pub use std::sync::Mutex;
 #[cfg(not(loom))]
+pub use std::sync::atomic::AtomicU64 as OrderedU64;
+#[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Memory that relies on the surrounding atomics for the order of its accesses. This is loom's cell, or a cell without
@@ -61,6 +63,61 @@ pub fn publish_fenced(word: &AtomicU64, value: u64) {
 pub fn loom_fence() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
+}
+
+/// A number whose sequentially consistent writes precede the thread's later reads in loom's models, too. Loom treats
+/// such writes as weaker ones, so a fence follows each of them. No fence follows a write with a weaker order, so a model
+/// notices such a write where the order matters.
+#[cfg(loom)]
+#[derive(Debug)]
+pub struct OrderedU64(AtomicU64);
+
+#[cfg(loom)]
+impl OrderedU64 {
+    /// Creates a number.
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    /// Returns the value.
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+
+    /// Sets the value.
+    pub fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+        fence_after(order);
+    }
+
+    /// Sets the value, and returns the previous one.
+    pub fn swap(&self, value: u64, order: Ordering) -> u64 {
+        let before = self.0.swap(value, order);
+        fence_after(order);
+        before
+    }
+
+    /// Adds to the value, and returns the previous one.
+    pub fn fetch_add(&self, count: u64, order: Ordering) -> u64 {
+        let before = self.0.fetch_add(count, order);
+        fence_after(order);
+        before
+    }
+
+    /// Sets the value to the minimum of both, and returns the previous one.
+    pub fn fetch_min(&self, value: u64, order: Ordering) -> u64 {
+        let before = self.0.fetch_min(value, order);
+        fence_after(order);
+        before
+    }
+}
+
+/// Fences if a write with this order precedes the later reads of its thread.
+#[cfg(loom)]
+fn fence_after(order: Ordering) {
+    if order == Ordering::SeqCst {
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// Prevents the compiler from moving accesses across this point. Other code orders the processor's accesses (see

@@ -346,7 +346,8 @@ pub fn wait_any_returns_each_operation_once<F: Peers + Real>() {
     assert!(wait_any(none).is_none() && wait_all(none).is_empty());
 }
 
-/// A set returns the result of each member once, even if another thread closes the endpoint between two timed waits.
+/// A set returns the result of each member once, with its buffer, even if another thread closes the endpoint between two
+/// timed waits.
 pub fn closing_between_timed_waits_loses_no_member<F: Peers + Real>() {
     const MEMBERS: u64 = 4;
     let _watchdog = Watchdog::new("closing between timed waits loses no member");
@@ -364,7 +365,11 @@ pub fn closing_between_timed_waits_loses_no_member<F: Peers + Real>() {
                 let mut ended = Vec::new();
                 loop {
                     match set.next_for(Duration::ZERO) {
-                        Ok(Some((tag, _))) => ended.push(tag),
+                        Ok(Some((tag, end))) => {
+                            let buffer = end.expect_err("there is no message").into_buffer();
+                            assert_eq!(buffer.map(|buffer| buffer.len()), Some(8), "in round {round}: receive {tag}");
+                            ended.push(tag);
+                        }
                         Ok(None) => return ended,
                         Err(TimedOut) => {}
                     }

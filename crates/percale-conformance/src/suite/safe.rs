@@ -146,7 +146,7 @@ pub fn a_dropped_receive_takes_no_message<F: Transport>() {
     assert_eq!(mesh.finish(received).expect("the message").to_vec(), b"message!");
 }
 
-/// Operations with unknown peers, without a vector, or with read-only buffers return their buffers.
+/// Operations with unknown peers, without a vector, or with read-only buffers return their buffers, and leave no record.
 pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);
@@ -166,6 +166,8 @@ pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     let error = endpoint.recv("constant").wait().expect_err("the memory is read-only");
     refused(error.cause(), &PostError::ReadOnly);
     assert_eq!(error.into_buffer().map(Buffer::into_vec), Some(b"constant".to_vec()));
+    let remains = endpoint.remains();
+    assert!(remains.is_empty(), "{remains:?}");
     let alone =
         mesh.test_endpoint(0).domain.endpoint().bind(mesh.fabric.address()).expect("an endpoint without a vector");
     assert_eq!(alone.inject(PeerAddress(0), b"x"), Err(PostError::NoVector));

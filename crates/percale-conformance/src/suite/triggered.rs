@@ -1,5 +1,6 @@
 //! Operations that start when a counter reaches a threshold.
 
+use percale::endpoint::safe::Cause;
 use percale::trigger::RawOperation;
 use percale::{
     Access, AtomicOp, AtomicWork, CompletionFlags, Counter, Datatype, ErrorCode, OpFlags, PeerAddress, PostError,
@@ -247,6 +248,11 @@ pub fn operations_that_cannot_be_triggered_are_rejected<F: Transport>() {
     let long = Send::of(Memory::blank(1 << 20)).with(OpFlags::INJECT);
     let error = crate::mesh::try_when(&mesh, 0, &mesh.sending(1, long), &counter).expect_err("refused");
     assert!(matches!(error, PostError::InjectTooLong(_)), "{error}");
+    let error = mesh.endpoint(1).recv(vec![0; 64]).when(&counter, 1).many().expect_err("refused");
+    assert!(matches!(error.cause(), Cause::Post(PostError::Flags(_))), "{error}");
+    assert_eq!(error.into_buffer().map(|buffer| buffer.len()), Some(64));
+    let remains = mesh.endpoint(1).remains();
+    assert!(!remains.iter().any(|(name, _)| *name == "safe operations"), "{remains:?}");
     assert!(!counter.has_work());
     // Injected data is copied when the operation is posted.
     let (bytes, into) = (Memory::of(&[1; 64]), Memory::blank(64));

@@ -415,6 +415,8 @@ impl EventQueue {
             drop(events);
             if let Some(event) = make() {
                 self.lock().push_front(QueuedEvent::Event(event));
+                // The queue looked empty meanwhile, so another thread may have fallen asleep.
+                self.shared.wait.notify();
             }
         }
     }
@@ -523,6 +525,34 @@ mod tests {
         assert_eq!((queue.read(), *made.lock().unwrap()), (Some(Event::Registered { context: 2 }), 3));
         assert!(matches!(queue.read(), Some(Event::User { code: 5, .. })));
         assert_eq!(queue.peek(), None);
+    }
+
+    fn is_readable(queue: &EventQueue) -> bool {
+        let (descriptor, now) = (queue.descriptor().unwrap(), rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
+        let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut polled, Some(&now)).unwrap() == 1
+    }
+
+    #[test]
+    fn descriptor_is_readable_after_a_read_that_leaves_events() {
+        let queue = EventQueue::default();
+        (0..2).for_each(|code| queue.write(code, Vec::new()).unwrap());
+        assert!(!queue.try_wait().unwrap());
+        assert!(queue.read().is_some() && is_readable(&queue));
+        assert!(!queue.try_wait().unwrap());
+        assert!(queue.read().is_some() && !is_readable(&queue));
+        assert!(queue.try_wait().unwrap());
+    }
+
+    /// While a reader creates the event, the queue looks empty, and another thread may fall asleep.
+    #[test]
+    fn event_that_a_peek_creates_wakes_sleeping_readers() {
+        let queue = EventQueue::default();
+        let sleeper = queue.clone();
+        let later = move || sleeper.try_wait().unwrap().then_some(Event::Registered { context: 1 });
+        queue.write_later(later).unwrap();
+        assert_eq!(queue.peek(), Some(Event::Registered { context: 1 }));
+        assert!(is_readable(&queue));
     }
 
     #[test]

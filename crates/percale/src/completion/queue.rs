@@ -243,15 +243,29 @@ mod tests {
         assert_eq!(error.errno(), libc::EAGAIN);
         queue.signal();
         assert!(matches!(queue.wait(&mut out, None), Err(CompletionError::Signalled)));
+        let error = queue.wait(&mut out, Some(Duration::ZERO)).unwrap_err();
         assert!(
-            queue.wait(&mut out, Some(Duration::ZERO)).is_err(),
-            "a signal that ended a wait does not end later waits"
+            matches!(error, CompletionError::Wait(WaitError::TimedOut)),
+            "a signal that ended a wait does not end later waits: {error}"
         );
         queue.reserve().unwrap();
         queue.push_error(ErrorEntry::new(entry(3), ErrorCode::TimedOut));
         assert_eq!(queue.wait(&mut out, None).unwrap_err().errno(), 259);
         assert_eq!(queue.read_error().unwrap().entry.context, 3);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn signal_wakes_sleeping_threads() {
+        let queue = CompletionQueue::default();
+        let is_woken = || {
+            let (descriptor, now) = (queue.descriptor().unwrap(), rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
+            let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut polled, Some(&now)).unwrap() == 1
+        };
+        assert!(queue.try_wait().unwrap() && !is_woken());
+        queue.signal();
+        assert!(is_woken());
     }
 
     #[test]

@@ -2,16 +2,23 @@
 
 use std::sync::Mutex;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::*;
+use crate::address_vector::vector::VectorOptions;
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::safe::Cause;
 use crate::local_memory::buffer::BufferExt as _;
+use crate::transport::shm::WakeMethod;
 use crate::{Segment, SharedReceive};
 
 /// Creates a member, and the handle of a message that it stores.
 fn member(shared: &SharedReceive) -> (Membership, HeldMessage) {
-    let held = Matching::<(), ()>::new().hold(Envelope { tag: 0, source: 0 }, ());
-    (shared.pool.join(None, &Arc::new(Doorbell::new().unwrap())), held)
+    (shared.pool.join(None, &Arc::new(Doorbell::new().unwrap())), held_message())
+}
+
+fn held_message() -> HeldMessage {
+    Matching::<(), ()>::new().hold(Envelope { tag: 0, source: 0 }, ())
 }
 
 /// Creates a peer that was not reached at any address.
@@ -19,15 +26,25 @@ fn sender() -> SenderPeer {
     SenderPeer { slot: 1, at: None, incarnation: 7 }
 }
 
-fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) {
-    let work = ReceiveWork {
+/// Creates a peer that was reached at an address with this number.
+fn peer(number: u16) -> SenderPeer {
+    let at = Some((std::net::SocketAddr::from(([127, 0, 0, 1], number)), 0));
+    SenderPeer { slot: 1, at, incarnation: number.into() }
+}
+
+/// Describes an untagged receive from any sender.
+fn receive(context: u64, segment: Segment, flags: OpFlags) -> ReceiveWork {
+    ReceiveWork {
         from: PeerAddress::UNSPECIFIED,
         segments: Segments::one(segment),
         tag: None,
         context,
         flags: flags | OpFlags::COMPLETION,
-    };
-    shared.pool.post(&work, &mut None).unwrap();
+    }
+}
+
+fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) {
+    shared.pool.post(&receive(context, segment, flags), &mut None).unwrap();
 }
 
 /// Gives the receive of the only note back to the pool. Returns the receive if it has ended.
@@ -77,6 +94,25 @@ fn receive_of_lost_message_ends_if_a_later_receive_matched() {
     assert_eq!(meet(), Some(1));
     assert_eq!(give_back(&member).map(|receive| receive.context), Some(0));
     assert_eq!((meet(), meet()), (Some(2), None));
+}
+
+/// An earlier receive with another tag may be matched last. It does not hide that a later receive was matched before.
+///
+/// Requirements: CTX-007.
+#[test]
+fn receive_of_lost_message_ends_if_an_earlier_receive_matched_last() {
+    let shared = SharedReceive::new();
+    let (member, held) = member(&shared);
+    let post = |context| {
+        let work = ReceiveWork { tag: Some((context, 0)), ..receive(context, Segment::EMPTY, OpFlags::empty()) };
+        shared.pool.post(&work, &mut None).unwrap();
+    };
+    let meet = |tag| member.meet(sender(), true, tag, 8).map(|receive| receive.context);
+    assert!(member.announce(sender(), true, 1, 8, held).is_none());
+    (0..3).for_each(post);
+    assert_eq!((meet(2), meet(0)), (Some(2), Some(0)));
+    assert_eq!(give_back(&member).map(|receive| receive.context), Some(1));
+    assert_eq!(meet(1), None);
 }
 
 /// A member that leaves fills the receives that it had to fill. None of them is queued again behind later receives.
@@ -158,6 +194,19 @@ fn empty_message_has_a_position_in_a_multi_receive_buffer() {
 
 /// Requirements: CTX-008.
 #[test]
+fn multi_receive_buffer_is_released_if_its_last_message_is_lost() {
+    let shared = SharedReceive::new();
+    let (member, held) = member(&shared);
+    assert!(member.announce(sender(), false, 0, 8, held).is_none());
+    let mut buffer = Buffer::from(vec![0; 16]);
+    post(&shared, 1, buffer.segment_for_receive().unwrap(), OpFlags::MULTI_RECEIVE);
+    assert!(give_back(&member).is_none());
+    let notes = member.take_notes();
+    assert!(matches!(&notes[..], [MemberNote::Canceled { receive, .. }] if receive.context == 1), "{notes:?}");
+}
+
+/// Requirements: CTX-008.
+#[test]
 fn multi_receive_buffer_is_released_by_its_last_part() {
     let mut buffer = Buffer::from(vec![0; 256]);
     let whole = Segments::one(buffer.segment_for_receive().unwrap());
@@ -190,10 +239,6 @@ fn multi_receive_buffer_is_released_by_its_last_part() {
 fn addresses_of_lost_peers_are_dropped_unless_messages_remain() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
-    let peer = |number: u16| {
-        let at = Some((std::net::SocketAddr::from(([127, 0, 0, 1], number)), 0));
-        SenderPeer { slot: 1, at, incarnation: number.into() }
-    };
     let (first, names) = (peer(1), || shared.pool.lock().unwrap().names.len());
     member.connected(first);
     assert!(member.announce(first, true, 5, 8, held).is_none());
@@ -207,4 +252,39 @@ fn addresses_of_lost_peers_are_dropped_unless_messages_remain() {
     let mut state = shared.pool.lock().unwrap();
     let source = state.source_at(first.at.unwrap());
     assert!(state.tables[1].find(&Pattern { tag: 5, ignore: 0, source: SourceFilter::From(source) }).is_some());
+}
+
+/// The address of a peer to which no endpoint is connected is kept while a receive waits for that peer.
+///
+/// Requirements: CTX-007.
+#[test]
+fn directed_receive_waits_while_addresses_of_other_peers_are_dropped() {
+    let shared = SharedReceive::new();
+    let vector = AddressVector::new(VectorOptions::default()).unwrap();
+    let member = shared.pool.join(Some(&vector), &Arc::new(Doorbell::new().unwrap()));
+    let from = vector.insert(peer(1).at.unwrap().0).unwrap();
+    let work = ReceiveWork { from, ..receive(9, Segment::EMPTY, OpFlags::empty()) };
+    shared.pool.post(&work, &mut None).unwrap();
+    for number in 2..2 * NAMES as u16 {
+        member.connected(peer(number));
+        assert!(member.disconnected(peer(number)).is_empty());
+    }
+    member.connected(peer(1));
+    assert_eq!(member.meet(peer(1), false, 0, 8).map(|receive| receive.context), Some(9));
+}
+
+/// A receive is posted by any thread, and the endpoint that stores its message may be asleep.
+#[test]
+fn posted_receive_wakes_the_endpoint_that_stores_its_message() {
+    let (shared, doorbell) = (SharedReceive::new(), Arc::new(Doorbell::new().unwrap()));
+    let is_awake = || {
+        let (event, now) = (doorbell.event_fd(), Timespec { tv_sec: 0, tv_nsec: 0 });
+        rustix::event::poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&now)).unwrap() == 1
+    };
+    let member = shared.pool.join(None, &doorbell);
+    assert!(member.announce(sender(), false, 0, 8, held_message()).is_none());
+    doorbell.arm(WakeMethod::Event);
+    assert!(!is_awake());
+    post(&shared, 1, Segment::EMPTY, OpFlags::empty());
+    assert!(is_awake() && matches!(&member.take_notes()[..], [MemberNote::Fill(_)]));
 }

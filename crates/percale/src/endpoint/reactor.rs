@@ -225,3 +225,43 @@ pub(crate) fn forget(id: u64) -> DeferredActions {
         .for_each(|waker| deferred_actions.wake(Some(waker)));
     deferred_actions
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::Context;
+
+    use super::*;
+    use crate::Info;
+    use crate::endpoint::ownership::reach::EngineAccess as _;
+
+    /// Returns whether the reactor has a waker for the endpoint `id`, and so watches its descriptor.
+    fn is_watched(id: u64) -> bool {
+        running().is_some_and(|reactor| reactor.lock().contains_key(&id))
+    }
+
+    #[test]
+    fn operation_that_has_ended_leaves_no_waker() {
+        for transport in ["loopback", "shm", "tcp"] {
+            let domain = Info::discover().unwrap().domain().transport(transport.parse().unwrap()).open().unwrap();
+            let endpoint = domain.endpoint().bind("127.0.0.1:0").unwrap();
+            let id = endpoint.access.with_here(|engine| engine.id());
+            for is_polled in [false, true] {
+                let mut receive = endpoint.recv(vec![0; 8]).start().unwrap();
+                let mut context = Context::from_waker(Waker::noop());
+                // The first polls do not store the waker, and the thread removes it from time to time.
+                while !is_watched(id) {
+                    assert!(Pin::new(&mut receive).poll(&mut context).is_pending());
+                }
+                assert!(receive.cancel());
+                if is_polled {
+                    assert!(Pin::new(&mut receive).poll(&mut context).is_ready());
+                } else {
+                    receive.wait().unwrap_err();
+                }
+                assert!(!is_watched(id), "{transport}");
+            }
+        }
+    }
+}

@@ -1,21 +1,21 @@
 //! The two values of a counter, and the lowest threshold for which work waits.
 
-use crate::sync::{AtomicU64, Ordering, loom_fence};
+use crate::sync::{OrderedU64, Ordering};
 
 /// The two values of a counter and the lowest threshold for which work waits. All accesses are sequentially consistent,
 /// so a thread that counts and a thread that queues work cannot miss each other.
 #[derive(Debug)]
 pub(crate) struct CounterCell {
-    value: AtomicU64,
-    errors: AtomicU64,
+    value: OrderedU64,
+    errors: OrderedU64,
     /// A lower bound of the thresholds for which work waits, or `u64::MAX` if no work waits. A counter that has reached
     /// this bound may check the line and find no work that is due.
-    next: AtomicU64,
+    next: OrderedU64,
 }
 
 impl Default for CounterCell {
     fn default() -> Self {
-        Self { value: AtomicU64::new(0), errors: AtomicU64::new(0), next: AtomicU64::new(u64::MAX) }
+        Self { value: OrderedU64::new(0), errors: OrderedU64::new(0), next: OrderedU64::new(u64::MAX) }
     }
 }
 
@@ -68,7 +68,6 @@ impl CounterCell {
     /// work waits.
     #[inline]
     fn is_due(&self) -> bool {
-        loom_fence();
         let next = self.next.load(Ordering::SeqCst);
         self.value().saturating_add(self.errors()) >= next
     }

@@ -211,6 +211,42 @@ mod tests {
         assert!(waiting.is_empty() && waiting.items() < 200, "{} items", waiting.items());
     }
 
+    fn add(number: u64) -> Due {
+        Due::Add(Counter::new(), number)
+    }
+
+    fn number(due: Option<Due>) -> Option<u64> {
+        due.map(|due| match due {
+            Due::Add(_, number) => number,
+            other => unreachable!("{other:?} was not queued"),
+        })
+    }
+
+    /// Work of two counters may have the same slot and the same stamp.
+    #[test]
+    fn identifier_cancels_no_work_of_another_counter() {
+        let [mut one, mut other] = [WaitQueue::default(), WaitQueue::default()];
+        let (of_one, _) = one.push(Condition::Ends(1), None, add(1));
+        let (of_other, _) = other.push(Condition::Ends(1), None, add(2));
+        assert_eq!((of_one.slot, of_one.stamp), (of_other.slot, of_other.stamp));
+        assert!(one.cancel(of_other, None).is_none() && other.cancel(of_one, None).is_none());
+        assert_eq!((number(one.cancel(of_one, None)), number(other.cancel(of_other, None))), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn work_is_cancelled_in_the_order_in_which_it_was_queued() {
+        let mut waiting = WaitQueue::default();
+        let (first, _) = waiting.push(Condition::Ends(9), None, add(0));
+        waiting.push(Condition::Ends(3), None, add(1));
+        waiting.push(Condition::Successes(2), None, add(2));
+        assert_eq!(number(waiting.cancel(first, None)), Some(0));
+        // It takes the slot of the first work.
+        waiting.push(Condition::Ends(1), None, add(3));
+        for expected in [Some(1), Some(2), Some(3), None] {
+            assert_eq!(number(waiting.cancel_first(|_| true)), expected);
+        }
+    }
+
     proptest::proptest! {
         /// Work that waits for successes, and work that waits for successes and errors, is taken in one common order.
         ///

@@ -1,6 +1,6 @@
 //! The mark that states whether a thread sleeps, and the lowest value for which it has to be woken.
 
-use crate::sync::{AtomicU64, Ordering, loom_fence};
+use crate::sync::{OrderedU64, Ordering, loom_fence};
 
 /// No thread has to be woken.
 const NO_SLEEPER: u64 = u64::MAX;
@@ -10,11 +10,11 @@ const NO_SLEEPER: u64 = u64::MAX;
 /// thread and a thread that is about to sleep cannot miss each other, if the waking thread publishes before it reads
 /// the mark, and the other thread checks again after it has set the mark.
 #[derive(Debug)]
-pub(super) struct SleepMark(AtomicU64);
+pub(super) struct SleepMark(OrderedU64);
 
 impl Default for SleepMark {
     fn default() -> Self {
-        Self(AtomicU64::new(NO_SLEEPER))
+        Self(OrderedU64::new(NO_SLEEPER))
     }
 }
 
@@ -22,7 +22,6 @@ impl SleepMark {
     /// Requests a wake-up when a value is at least `from`; 0 requests every wake-up.
     pub(super) fn set(&self, from: u64) {
         self.0.fetch_min(from.min(NO_SLEEPER - 1), Ordering::SeqCst);
-        loom_fence();
     }
 
     /// Returns whether any thread has to be woken.
@@ -64,6 +63,14 @@ mod model {
     }
 
     impl ValueWaiters {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                mark: SleepMark::default(),
+                value: AtomicU64::new(0),
+                rung: [AtomicBool::new(false), AtomicBool::new(false)],
+            })
+        }
+
         fn value(&self) -> u64 {
             self.value.load(Ordering::SeqCst)
         }
@@ -96,11 +103,7 @@ mod model {
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(3);
         bounded.check(|| {
-            let place = Arc::new(ValueWaiters {
-                mark: SleepMark::default(),
-                value: AtomicU64::new(0),
-                rung: [AtomicBool::new(false), AtomicBool::new(false)],
-            });
+            let place = ValueWaiters::new();
             let counts = {
                 let place = Arc::clone(&place);
                 thread::spawn(move || (0..2).for_each(|_| place.count()))
@@ -117,6 +120,26 @@ mod model {
                 !asleep || place.rung[1].load(Ordering::SeqCst),
                 "the thread sleeps, and no other thread will wake it"
             );
+        });
+    }
+
+    /// Two threads reach the value of a sleeping thread. The second of them finds that the first one has cleared the
+    /// mark, and does not clear the mark that another thread has set since then for a greater value.
+    #[test]
+    fn loom_waking_thread_clears_no_mark_that_it_has_not_seen() {
+        let mut bounded = loom::model::Builder::new();
+        bounded.preemption_bound = Some(3);
+        bounded.check(|| {
+            let place = ValueWaiters::new();
+            place.mark.set(1);
+            let counts = [(); 2].map(|()| {
+                let place = Arc::clone(&place);
+                thread::spawn(move || place.count())
+            });
+            assert!(place.sleeps(1, 3), "the value was not reached");
+            counts.into_iter().for_each(|count| count.join().unwrap());
+            place.count();
+            assert!(place.rung[1].load(Ordering::SeqCst), "the thread sleeps, and no other thread will wake it");
         });
     }
 }

@@ -130,6 +130,47 @@ fn value_wait_is_not_woken_below_the_value() {
 }
 
 #[test]
+fn value_wait_is_woken_at_exactly_its_value() {
+    let wait = Wait::new();
+    assert!(!readable(&wait));
+    assert!(wait.ask(5));
+    wait.notify_value(|| 4);
+    assert!(!readable(&wait));
+    wait.notify_value(|| 5);
+    assert!(readable(&wait));
+}
+
+/// A driver whose result arrives while a thread that is about to sleep arms it.
+#[derive(Default)]
+struct LateResult {
+    has_result: AtomicBool,
+    /// The number of rounds of progress after the result arrived.
+    late_rounds: AtomicU32,
+}
+
+impl Driven for LateResult {
+    fn progress(&self) {
+        if self.has_result.load(Ordering::SeqCst) {
+            self.late_rounds.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    fn arm(&self) -> bool {
+        self.has_result.store(true, Ordering::SeqCst);
+        true
+    }
+}
+
+#[test]
+fn armed_thread_checks_again_before_it_sleeps() {
+    let wait = Wait::new();
+    let driver = Arc::new(LateResult::default());
+    let shared: Arc<dyn Driven> = driver.clone();
+    wait.attach(&shared).unwrap();
+    wait.until(None, || driver.has_result.load(Ordering::SeqCst).then_some(())).unwrap();
+    assert_eq!(driver.late_rounds.load(Ordering::SeqCst), 0, "the thread slept before it found the result");
+}
+
+#[test]
 fn wait_ends_at_its_timeout() {
     let wait = Wait::new();
     for timeout in [Duration::ZERO, Duration::from_millis(2)] {

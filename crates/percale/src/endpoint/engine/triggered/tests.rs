@@ -3,6 +3,7 @@
 use super::*;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::volatile::Segments;
+use crate::transport::shm::WakeMethod;
 use crate::types::PeerAddress;
 
 fn operations() -> TriggeredOperations {
@@ -77,6 +78,26 @@ fn cancel_leaves_operations_of_other_endpoints() {
     counter.add(1);
     assert!(due(&mut one).is_empty());
     assert_eq!(due(&mut other), [1]);
+}
+
+#[test]
+fn counter_wakes_every_endpoint_whose_operations_are_due() {
+    let counter = Counter::new();
+    let doorbells = [(); 3].map(|()| Arc::new(Doorbell::new().expect("a doorbell")));
+    let mut endpoints = doorbells.each_ref().map(|doorbell| TriggeredOperations::new(Arc::clone(doorbell)));
+    for context in [1, 2] {
+        endpoints.iter_mut().for_each(|operations| assert!(!queue(operations, &counter, context, 1)));
+    }
+    doorbells.iter().for_each(|doorbell| doorbell.arm(WakeMethod::Event));
+    let is_awake = |doorbell: &Arc<Doorbell>| {
+        let (event, now) = (doorbell.event_fd(), rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
+        let mut polled = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut polled, Some(&now)).expect("poll") == 1
+    };
+    assert!(!doorbells.iter().any(is_awake));
+    counter.add(1);
+    assert_eq!(doorbells.each_ref().map(is_awake), [true; 3]);
+    assert_eq!(endpoints.each_mut().map(due), [[1, 2]; 3]);
 }
 
 #[test]
