@@ -23,6 +23,47 @@ static void opens(const struct pindown_attr *attr)
 	CHECK(pindown_close(cache) == 0);
 }
 
+static int never_asked(void *context, const void *address, size_t length, uint32_t access)
+{
+	(void)context, (void)address, (void)length, (void)access;
+	CHECK(!"a field that the caller does not have was read");
+	return 0;
+}
+
+/* The structures of older versions are shorter. What follows them in memory is not read. */
+static void older_sizes(void)
+{
+	static const size_t sizes[] = {
+		offsetof(struct pindown_attr, monitor), offsetof(struct pindown_attr, max_bytes),
+		offsetof(struct pindown_attr, max_count), offsetof(struct pindown_attr, answers),
+	};
+
+	for (size_t at = 0; at < sizeof(sizes) / sizeof(sizes[0]); at++) {
+		struct device own = DEVICE_INIT;
+		struct pindown_attr attr = attributes();
+		struct pindown_cache *cache = NULL;
+		struct pindown_lane *lane = NULL;
+
+		/* With each of these values, the cache would not open, or would keep nothing. */
+		attr.size = sizes[at];
+		attr.context = &own;
+		attr.monitor = at < 1 ? "memhooks" : "imported";
+		attr.max_bytes = at < 2 ? 0 : PINDOWN_NO_LIMIT;
+		attr.max_count = at < 3 ? 0 : PINDOWN_DEFAULT_COUNT;
+		attr.flags = at < 3 ? 1u << 31 : 0;
+		attr.answers = never_asked;
+		CHECK(pindown_open(&attr, &cache) == 0);
+		CHECK(pindown_lane_open(cache, &lane) == 0);
+		if (at > 0) {
+			use_once(lane, PLACE(1), 1, 0);
+			CHECK(stats_of(cache).entries == 1);
+		}
+		CHECK(pindown_lane_close(lane) == 0);
+		CHECK(pindown_close(cache) == 0);
+		CHECK(device_pinned(&own) == 0);
+	}
+}
+
 static void sizes(void)
 {
 	struct {
@@ -33,8 +74,6 @@ static void sizes(void)
 	struct pindown_cache *cache = NULL;
 	struct pindown_stats stats = { 0 };
 
-	attr.size = offsetof(struct pindown_attr, monitor);
-	opens(&attr);
 	attr.size = offsetof(struct pindown_attr, monitor) - 8;
 	REFUSED(pindown_open(&attr, &cache), EINVAL, "size");
 	attr.size = sizeof(attr) - 4;
@@ -82,6 +121,7 @@ void opening(void)
 	REFUSED(pindown_open(&attr, &cache), EINVAL, "registrations");
 	CHECK(cache == NULL);
 	sizes();
+	older_sizes();
 
 	attr = attributes();
 	CHECK(pindown_open(&attr, &cache) == 0);

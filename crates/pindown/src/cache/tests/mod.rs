@@ -368,16 +368,16 @@ fn closing_unpins_everything_once() {
     assert_eq!(memory.pinned.load(Ordering::Relaxed), memory.unpinned.load(Ordering::Relaxed));
 }
 
+/// A change of other memory, before or after that of the range, makes no difference.
 #[test]
 fn a_range_that_changes_while_it_is_registered_is_used_once() {
-    struct Late(Arc<ModelMemory>, Notifier, AtomicU64);
+    /// A registrar that reports changes while it pins. The list is empty after the first pin.
+    struct Late(Arc<ModelMemory>, Notifier, Mutex<Vec<Range>>);
     impl Registrar for Late {
         type Pin = u64;
         fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
             let pinned = self.0.pin(range, access)?;
-            if self.2.fetch_add(1, Ordering::Relaxed) == 0 {
-                self.1.changed(Range::new(range.end() - 1, 1).expect("a byte"));
-            }
+            self.2.lock().expect("no panic").drain(..).for_each(|change| self.1.changed(change));
             Ok(pinned)
         }
         fn unpin(&self, pin: u64) {
@@ -385,17 +385,31 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
         }
     }
     let memory = Arc::new(ModelMemory::default());
-    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
-    let registrar = Late(Arc::clone(&memory), notifier, AtomicU64::new(0));
-    let cache = Cache::builder(registrar).monitor(Choice::Imported(imported)).open().expect("opens");
-    let lane = cache.lane();
-    for single in [true, false] {
-        let used = lane.get(pages(3, 4), READ).expect("registered");
-        assert_eq!(used.is_single(), single);
-        lane.end(used);
+    let open = |changes: &[Range]| {
+        let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+        let registrar = Late(Arc::clone(&memory), notifier, Mutex::new(changes.to_vec()));
+        Cache::builder(registrar).monitor(Choice::Imported(imported)).open().expect("opens")
+    };
+    let range = pages(3, 4);
+    let (inside, below, above) = (bytes(range.end() - 1, 1), pages(2, 1), pages(7, 1));
+    for changes in [&[inside][..], &[inside, above], &[below, inside], &[below, inside, above], &[below, above]] {
+        let changed = changes.contains(&inside);
+        let before = memory.pinned.load(Ordering::Relaxed) - memory.unpinned.load(Ordering::Relaxed);
+        let cache = open(changes);
+        let lane = cache.lane();
+        for single in [changed, false] {
+            let used = lane.get(range, READ).expect("registered");
+            assert_eq!(used.is_single(), single, "{changes:?}");
+            lane.end(used);
+        }
+        assert_eq!(cache.stats().single_uses_for(Refusal::Changed), u64::from(changed), "{changes:?}");
+        let pinned = memory.pinned.load(Ordering::Relaxed) - memory.unpinned.load(Ordering::Relaxed);
+        assert_eq!(pinned - before, 1, "{changes:?}");
+        // A registration that the application makes itself is reported instead.
+        let cache = open(changes);
+        let own = cache.register(range, READ).expect("registered");
+        assert_eq!(cache.check(), changed.then_some(own.handle), "{changes:?}");
     }
-    assert_eq!(cache.stats().single_uses_for(Refusal::Changed), 1);
-    assert_eq!(memory.pinned.load(Ordering::Relaxed) - memory.unpinned.load(Ordering::Relaxed), 1);
 }
 
 #[test]

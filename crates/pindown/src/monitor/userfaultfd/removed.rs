@@ -51,3 +51,45 @@ impl Removed {
             })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pages(start: u64, count: u64) -> Range {
+        Range::between(start * 4096, (start + count) * 4096).expect("a range")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Compares the recorded ranges with the set of the dropped pages: below, above, inside, around and next to
+        /// each other.
+        #[test]
+        fn exactly_the_dropped_pages_are_recorded(drops in prop::collection::vec((0..40_u64, 1..8_u64), 1..24)) {
+            let removed = Removed::new();
+            let mut dropped = [false; 48];
+            for (start, count) in drops {
+                removed.add(pages(start, count));
+                dropped[start as usize..(start + count) as usize].fill(true);
+                for (page, dropped) in dropped.iter().enumerate() {
+                    prop_assert_eq!(removed.overlaps(pages(page as u64, 1)), *dropped, "page {}", page);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_ranges_than_there_is_room_for_are_all_memory() {
+        let removed = Removed::new();
+        for number in 0..MOST as u64 {
+            removed.add(pages(2 * number, 1));
+        }
+        let all = |wanted: bool| (0..MOST as u64).all(|number| removed.overlaps(pages(2 * number + 1, 1)) == wanted);
+        assert!(all(false) && removed.overlaps(pages(2 * MOST as u64 - 2, 1)));
+        removed.add(pages(4 * MOST as u64, 1));
+        assert!(all(true));
+    }
+}
