@@ -100,7 +100,35 @@ pub(crate) unsafe fn write(error: &ErrorEntry, to: *mut fi_cq_err_entry, api_ver
 
 #[cfg(test)]
 mod tests {
+    use percale::{Entry, PeerAddress};
+
     use super::*;
+    use crate::abi::fi_version;
+
+    /// Fields that the client's version does not have are beyond the end of its entry.
+    #[test]
+    fn error_entries_end_where_the_clients_version_ends() {
+        let error = ErrorEntry::new(Entry { source: PeerAddress(5), ..Entry::default() }, ErrorCode::Canceled);
+        for (version, has_data_size, has_source) in [
+            (fi_version(1, 0), false, false),
+            (fi_version(1, 4), false, false),
+            (fi_version(1, 5), true, false),
+            (fi_version(1, 17), true, false),
+            (fi_version(1, 19), true, false),
+            (fi_version(1, 20), true, true),
+            (fi_version(2, 0), true, true),
+        ] {
+            let mut buffer = [0_u8; 8];
+            let (err_data, err_data_size) = (buffer.as_mut_ptr().cast(), buffer.len());
+            let mut entry = fi_cq_err_entry { err_data, err_data_size, src_addr: 77, ..fi_cq_err_entry::ZERO };
+            // SAFETY: the entry has the size of the last version.
+            unsafe { write(&error, &raw mut entry, version) };
+            assert_eq!(entry.err, libc::ECANCELED, "{version:#x}");
+            assert_eq!(entry.err_data.is_null(), !has_data_size, "{version:#x}");
+            assert_eq!(entry.err_data_size, if has_data_size { 0 } else { buffer.len() }, "{version:#x}");
+            assert_eq!(entry.src_addr, if has_source { 5 } else { 77 }, "{version:#x}");
+        }
+    }
 
     #[test]
     fn every_error_code_has_a_text() {
