@@ -498,9 +498,10 @@ pub fn short_fenced_access_waits_for_an_earlier_message<F: Fabric>() {
     }
 }
 
-/// Accesses can have several pieces on both sides, which belong to one region or to several.
+/// Accesses can have several pieces on both sides, which belong to one region or to several. A region counts an access
+/// once, however many of the pieces belong to it.
 ///
-/// Requirements: MR-010, RMA-004.
+/// Requirements: MR-010, RMA-004, RMA-010.
 pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
@@ -526,6 +527,8 @@ pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
         }
         // Each write counts as one write to each region.
         mesh.until(|| (counter.read() >= 6).then_some(()));
+        mesh.turns(20);
+        assert_eq!(counter.read(), 6);
     }
 }
 

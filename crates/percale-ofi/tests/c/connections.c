@@ -353,6 +353,35 @@ static void rejected(struct listener *l)
 	close_end(&client);
 }
 
+/* The data of an error is cut to the client's buffer, and nothing beyond the buffer is written. */
+static void data_of_errors(struct listener *l)
+{
+	static const char reason[] = "not today";
+	static const size_t rooms[] = { 1, sizeof(reason) - 1, sizeof(reason), 32 };
+
+	for (size_t at = 0; at < COUNT(rooms); at++) {
+		size_t room = rooms[at], least = room < sizeof(reason) ? room : sizeof(reason);
+		char data[64];
+		struct fi_eq_err_entry error = { .err_data = data, .err_data_size = room };
+		struct end client;
+		struct fi_info *info = request(l, &client, "may I?");
+		struct event e;
+		uint32_t event;
+
+		NEEDS(fi_reject(l->pep, info->handle, reason, sizeof(reason)));
+		fi_freeinfo(info);
+		ANSWERS(-FI_EAVAIL, wait_at(client.eq, &event, &e));
+		memset(data, '.', sizeof(data));
+		ANSWERS(sizeof(error), fi_eq_readerr(client.eq, &error, 0));
+		CHECK(error.err_data == data && error.err_data_size >= least && error.err_data_size <= room,
+		      "%zu bytes of data in a buffer of %zu", error.err_data_size, room);
+		CHECK(!memcmp(data, reason, least), "other data in a buffer of %zu", room);
+		for (size_t n = room; n < sizeof(data); n++)
+			CHECK(data[n] == '.', "byte %zu was written in a buffer of %zu", n, room);
+		close_end(&client);
+	}
+}
+
 /* An answer that is rejected because of its data has no effect: the request can still be answered. */
 static void too_much_data(struct listener *l)
 {
@@ -651,6 +680,7 @@ void connection_groups(void)
 	end();
 	begin("cm: reject");
 	rejected(&l);
+	data_of_errors(&l);
 	end();
 	begin("cm: answers that are refused");
 	too_much_data(&l);

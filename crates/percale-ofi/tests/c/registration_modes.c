@@ -261,24 +261,35 @@ static void described(void)
 	munmap(memory, BYTES);
 }
 
-/* Before 1.5 there were no authorization keys. */
-static void before_keys(void)
+/*
+ * The attributes of older versions are shorter: they have no authorization keys before 1.5, and no kind of memory before
+ * 1.9, even if the application requests FI_HMEM.
+ */
+static void older_attributes(void)
 {
-	const struct settings old = { .name = "old", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
-				      .mr_mode = FI_MR_SCALABLE, .api = FI_VERSION(1, 4) };
-	char *memory = pages(BYTES, 1);
-	struct iovec iov = { memory, BYTES };
-	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = BOTH_WAYS, .requested_key = 620,
-				   .auth_key = (uint8_t *)8, .auth_key_size = 12345, .iface = 77 };
-	struct fid_mr *mr;
+	static const uint32_t versions[] = { FI_VERSION(1, 4), FI_VERSION(1, 8) };
 
-	open_world(&w, 0, &old);
-	asserts("MR-057");
-	ANSWERS(0, fi_mr_regattr(w.domain, &attr, 0, &mr));
-	served(&w, 0, 620, memory);
-	ANSWERS(0, fi_close(&mr->fid));
-	close_world(&w);
-	munmap(memory, BYTES);
+	for (size_t at = 0; at < 2 * COUNT(versions); at++) {
+		uint32_t version = versions[at / 2];
+		bool keys = FI_VERSION_GE(version, FI_VERSION(1, 5)), devices = at & 1;
+		const struct settings old = { .name = "old", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
+					      .mr_mode = keys ? 0 : FI_MR_SCALABLE, .caps = devices ? FI_HMEM : 0, .api = version };
+		char *memory = pages(BYTES, 1);
+		struct iovec iov = { memory, BYTES };
+		struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = BOTH_WAYS, .requested_key = 620,
+					   .auth_key = keys ? NULL : (uint8_t *)8, .auth_key_size = keys ? 0 : 12345,
+					   .iface = FI_HMEM_CUDA, .device.cuda = 3 };
+		struct fid_mr *mr;
+
+		open_world(&w, 0, &old);
+		CHECK(!!(w.two.room.info->caps & FI_HMEM) == devices, "caps %#llx", (unsigned long long)w.two.room.info->caps);
+		asserts("MR-057");
+		NEEDS(fi_mr_regattr(w.domain, &attr, 0, &mr));
+		served(&w, 0, 620, memory);
+		ANSWERS(0, fi_close(&mr->fid));
+		close_world(&w);
+		munmap(memory, BYTES);
+	}
 }
 
 void registration_modes_groups(void)
@@ -298,7 +309,7 @@ void registration_modes_groups(void)
 	begin("mr: local memory is described");
 	described();
 	end();
-	begin("mr: before authorization keys");
-	before_keys();
+	begin("mr: attributes of older versions");
+	older_attributes();
 	end();
 }
