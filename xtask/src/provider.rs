@@ -31,7 +31,7 @@ pub(crate) fn build(place: &Repository) -> Outcome<PathBuf> {
 
 /// Takes the provider as it was built for the tests, with debug assertions and overflow checks.
 pub(crate) fn tested(place: &Repository) -> Outcome<PathBuf> {
-    install(place, &place.tested()?, place.target.join("provider-of-tests"))
+    install(place, &place.tested()?.join("deps"), place.target.join("provider-of-tests"))
 }
 
 /// Copies the provider from cargo's directory to one that libfabric searches, with the headers.

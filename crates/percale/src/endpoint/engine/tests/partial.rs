@@ -163,7 +163,7 @@ fn canceled_multi_receive_is_released_by_the_message_that_arrives() {
 
 /// A send that requested an acknowledgement ends with it, also if no receive takes the message.
 ///
-/// Requirements: TAG-007.
+/// Requirements: CMP-005, TAG-007.
 #[test]
 fn message_that_is_discarded_while_it_arrives_is_acknowledged() {
     for kind in KINDS {

@@ -48,23 +48,6 @@ fn lost_part_of_an_expected_message_releases_no_charge() {
     assert_eq!(charged(), 0);
 }
 
-/// Requirements: CMP-005.
-#[test]
-fn message_that_is_discarded_while_it_arrives_is_acknowledged() {
-    let (sender, receiver) = (TestEndpoint::new("tcp"), TestEndpoint::new("tcp"));
-    connect(&sender, &receiver);
-    let (kind, flags) = (FrameKind::Tagged, Flags::ID | Flags::ACK);
-    let rest = send_half(&sender, &receiver, Head { kind, flags, tag: 5, id: 77, ..Head::default() });
-    let (from, segments, tag) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, Some((5, 0)));
-    let discard = ReceiveWork { from, segments, tag, context: 1, flags: OpFlags::PEEK | OpFlags::DISCARD };
-    receiver.engine(|engine| engine.core.post_any_receive(&discard, Notify::Silent)).unwrap();
-    sender.write_bytes(&receiver, &rest);
-    let acknowledgement = sender.receive_frame(&receiver, FrameKind::Ack);
-    assert_eq!((acknowledgement.id, acknowledgement.tag), (77, 0));
-    let remains = receiver.remains();
-    assert!(remains.is_empty(), "{remains:?}");
-}
-
 /// Requirements: RMA-008.
 #[test]
 fn write_to_a_region_that_is_closed_while_it_arrives_is_rejected() {
