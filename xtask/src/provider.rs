@@ -26,17 +26,8 @@ pub(crate) fn run(place: &Repository, _arguments: &Arguments) -> Outcome<bool> {
 /// Builds the provider. Returns the directory for FI_PROVIDER_PATH.
 pub(crate) fn build(place: &Repository) -> Outcome<PathBuf> {
     place.cargo().args(["build", "--release", "--quiet", "-p", "percale-ofi", "--lib"]).passed()?;
-    install(place, &place.target.join("release"), place.target.join("provider"))
-}
-
-/// Takes the provider as it was built for the tests, with debug assertions and overflow checks.
-pub(crate) fn tested(place: &Repository) -> Outcome<PathBuf> {
-    install(place, &place.tested()?.join("deps"), place.target.join("provider-of-tests"))
-}
-
-/// Copies the provider from cargo's directory to one that libfabric searches, with the headers.
-fn install(place: &Repository, from: &Path, directory: PathBuf) -> Outcome<PathBuf> {
-    let built = from.join("libpercale_fi.so");
+    let built = place.target.join("release").join("libpercale_fi.so");
+    let directory = place.target.join("provider");
     fs::create_dir_all(&directory)?;
     let path = directory.join(NAME);
     // A running program keeps the old file mapped, because the new library is a new file.

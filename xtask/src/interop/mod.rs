@@ -97,14 +97,12 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     Ok(rows.iter().all(|row| row.ending != ClientEnding::Failed))
 }
 
-/// Runs the short part for CI as a step of `cargo xtask test`, with the packages that are installed and the provider that
-/// was built for the tests. With `all`, the provider is the one that users build.
-pub(crate) fn quick(place: &Repository, all: bool) -> Outcome<Findings> {
+/// Runs the short part for CI as a step of `cargo xtask test`, with the packages that are installed.
+pub(crate) fn quick(place: &Repository) -> Outcome<Findings> {
     if let Some(missing) = site::missing() {
         return Ok(Findings::skipped(format!("missing: {missing}")));
     }
-    let provider = if all { provider::build(place)? } else { provider::tested(place)? };
-    let site = Site::prepare(place, provider, false);
+    let site = Site::prepare(place, provider::build(place)?, false);
     let rows = run_all(&site, 1, |case| case.is_quick);
     let count = |ending| rows.iter().filter(|row| row.ending == ending).count();
     let skipped = count(ClientEnding::Skipped);
