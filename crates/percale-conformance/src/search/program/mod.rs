@@ -206,6 +206,8 @@ fn search(options: &Options) -> ExitCode {
     let mut tallies: Vec<(RunTransport, Tally)> =
         options.transports.iter().map(|one| (*one, Tally::default())).collect();
     let mut found: BTreeMap<(&'static str, String), FoundFault> = BTreeMap::new();
+    // A short search has the same time for each transport.
+    let longest = (limit / u32::try_from(tallies.len()).unwrap_or(1).max(1)).min(Duration::from_secs(10));
     let mut seed = options.seed;
     if !options.json {
         println!("seed {seed}; {:.1} minutes over {}", options.minutes, names(&options.transports));
@@ -219,7 +221,7 @@ fn search(options: &Options) -> ExitCode {
                 break 'all;
             }
             let before = Instant::now();
-            let Batch { runs, done, next, fault } = batch(*transport, seed, left.min(Duration::from_secs(10)), None);
+            let Batch { runs, done, next, fault } = batch(*transport, seed, left.min(longest), None);
             tally.seconds += before.elapsed().as_secs_f64();
             tally.runs += runs;
             tally.done.operations += done.operations;

@@ -3,12 +3,10 @@
 use zerocopy::IntoBytes;
 
 use super::super::peers::HEAD;
-use super::super::types::Notify;
 use super::*;
 use crate::local_memory::access::RefusalExt as _;
 use crate::region::{Access, Refusal};
 use crate::wire::head::Flags;
-use crate::{OpFlags, ReceiveWork};
 
 /// The length of the payloads.
 const LEN: usize = 1000;
