@@ -116,7 +116,7 @@ impl OrderedU64 {
 #[cfg(loom)]
 fn fence_after(order: Ordering) {
     if order == Ordering::SeqCst {
-        fence(Ordering::SeqCst);
+        loom_fence();
     }
 }
 

@@ -51,6 +51,9 @@ fn compiled(directory: &Path) -> PathBuf {
         files.collect::<BTreeSet<PathBuf>>()
     };
     let mut hash = DefaultHasher::new();
+    // The options of the compiler, and the version of libfabric.
+    include_str!("every.rs").hash(&mut hash);
+    fs::read("/usr/include/rdma/fabric.h").ok().hash(&mut hash);
     for file in headers.iter().chain([&sources]).flat_map(|directory| files(directory)) {
         fs::read(file).unwrap().hash(&mut hash);
     }
@@ -126,7 +129,7 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, befor
     let (mut reader, writer) = std::io::pipe().unwrap();
     command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer).process_group(0);
     // Some providers write a file in the current directory when a program crashes.
-    command.current_dir(made.program.parent().unwrap());
+    command.current_dir(made.provider.parent().unwrap());
     let mut child = command.spawn().unwrap();
     // The command also holds the write end of the pipe.
     drop(command);
