@@ -528,9 +528,7 @@ mod tests {
     }
 
     fn is_readable(queue: &EventQueue) -> bool {
-        let (descriptor, now) = (queue.descriptor().unwrap(), rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
-        let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut polled, Some(&now)).unwrap() == 1
+        crate::completion::wait::tests::is_readable(queue.descriptor().unwrap())
     }
 
     #[test]

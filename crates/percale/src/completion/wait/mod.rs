@@ -25,7 +25,7 @@
 mod followers;
 mod mark;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod wait_api;
 
 use std::io;

@@ -1,12 +1,16 @@
 //! Tests both ways of sleeping, with drivers that the tests control.
 
 use super::*;
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU32;
 
+/// Returns whether a descriptor is readable, so that threads that sleep on it wake up.
+pub(crate) fn is_readable(descriptor: impl AsFd) -> bool {
+    rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
+}
+
 fn readable(wait: &Wait) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let descriptor = wait.descriptor().unwrap();
-    rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&now)).unwrap() == 1
+    is_readable(wait.descriptor().unwrap())
 }
 
 #[test]

@@ -50,9 +50,7 @@ fn connection_wakes_endpoint_sleeping_on_doorbell() {
 
 /// Returns whether an endpoint's descriptor is readable, so that its sleepers wake up.
 fn is_readable(of: &TestEndpoint) -> bool {
-    let descriptor = of.endpoint.as_fd();
-    let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
-    rustix::event::poll(&mut polled, Some(&rustix::time::Timespec::default())).unwrap() > 0
+    crate::completion::wait::tests::is_readable(&of.endpoint)
 }
 
 /// A store to a variable sends no notification, so a sleeping thread has to check the variable from the moment at which
