@@ -102,7 +102,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("RegionSlice", VALUE),
     ("RemoteMemory", VALUE),
     ("RemotePieces", VALUE),
-    ("Ring", "is reached by CompletionQueue::update alone, which has a case"),
     ("ScalableBuilder", BUILDER),
     ("ScopedRegion", VALUE),
     ("Scope", "exists only within a call of Domain::scope, whose case registers memory with it"),
@@ -223,7 +222,7 @@ fn function(line: &str) -> Option<&str> {
 /// Returns each public function, with its type.
 fn functions() -> BTreeSet<(String, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let (mut files, mut found) = (Vec::new(), BTreeSet::new());
+    let (mut files, mut found, mut hidden_types) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let roots =
         ["percale/src", "percale-device/src", "percale-memory/src", "percale-region/src"].map(|root| crates.join(root));
     roots.iter().for_each(|root| sources(root, &mut files));
@@ -241,14 +240,18 @@ fn functions() -> BTreeSet<(String, String)> {
         let text = std::fs::read_to_string(&path).expect("a source file");
         let (mut of, mut is_hidden) = (None, false);
         for line in text.lines() {
-            // Functions that are hidden in percale's documentation are internal.
+            // Functions and types that are hidden in percale's documentation are internal.
             if line.trim_start().starts_with(['#', '/']) {
-                is_hidden |= line.trim_start() == "#[doc(hidden)]";
+                is_hidden |= line.trim_start().starts_with("#[doc(hidden)]");
                 continue;
             }
             let is_hidden = std::mem::take(&mut is_hidden);
-            if line.starts_with("mod tests") {
-                break;
+            if line.starts_with("mod ") && line.ends_with("tests {") {
+                break; // The tests end the file.
+            }
+            if let Some(name) = line.strip_prefix("pub struct ").filter(|_| is_hidden) {
+                let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                hidden_types.insert(name.to_owned());
             }
             if line.starts_with("impl") {
                 of = implements(line).filter(|_| !is_hidden);
@@ -263,6 +266,7 @@ fn functions() -> BTreeSet<(String, String)> {
             }
         }
     }
+    found.retain(|(of, _)| !hidden_types.contains(of));
     found
 }
 
