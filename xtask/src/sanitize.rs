@@ -1,8 +1,8 @@
 //! `cargo xtask sanitize`: the tests and the searches under sanitizers.
 //!
 //! AddressSanitizer works with the stable compiler. ThreadSanitizer needs a standard library that was built with it,
-//! and therefore the sources of that library. Miri is a component of the nightly toolchain. A missing one is reported,
-//! with the command that installs it.
+//! and therefore the sources of that library: rustup and Debian have them. Miri is a component of the nightly
+//! toolchain. A missing one is reported, with the command that installs it.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
@@ -11,7 +11,6 @@ use crate::sanitizer::{Reports, Sanitizer, nightly};
 use crate::search::{self, Searcher};
 use crate::table::table;
 use crate::test::harness;
-use std::path::Path;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -65,8 +64,8 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
         rows.extend(instrumented(place, Sanitizer::Address, arguments)?);
     }
     if is_wanted(Tool::Thread) {
-        match sources() {
-            Ok(()) => rows.extend(instrumented(place, Sanitizer::Thread, arguments)?),
+        match Sanitizer::Thread.cargo(place, "test") {
+            Ok(_) => rows.extend(instrumented(place, Sanitizer::Thread, arguments)?),
             Err(why) => println!("ThreadSanitizer did not run: {why}"),
         }
     }
@@ -88,17 +87,6 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     Ok(!rows.is_empty() && rows.iter().all(|row| row.failed == 0 && row.reports == 0))
 }
 
-/// Checks that the sources of the standard library are installed.
-fn sources() -> Outcome {
-    let root = nightly("rustc").args(["--print", "sysroot"]).output()?;
-    let Ok(root) = root.success() else {
-        return Err(Failure::new("it needs a nightly toolchain: rustup toolchain install nightly -c rust-src"));
-    };
-    let library = Path::new(root.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
-    let missing = "it needs the sources of the standard library: rustup component add rust-src --toolchain nightly";
-    if library.exists() { Ok(()) } else { Err(Failure::new(missing)) }
-}
-
 fn miri() -> Outcome {
     let found = nightly("cargo").args(["miri", "--version"]).output()?;
     let missing = "it is not installed: rustup component add miri rust-src --toolchain nightly";
@@ -110,7 +98,7 @@ fn instrumented(place: &Repository, sanitizer: Sanitizer, arguments: &Arguments)
     let reports = Reports::start(place, sanitizer)?;
     println!("{}: tests", sanitizer.name());
     let excluded = EXCLUDED.iter().flat_map(|(package, _)| ["--exclude", package]);
-    let program = sanitizer.cargo(place, "test").args(["--workspace", "--tests", "--no-fail-fast"]).args(excluded);
+    let program = sanitizer.cargo(place, "test")?.args(["--workspace", "--tests", "--no-fail-fast"]).args(excluded);
     let skipped = SKIPPED.iter().flat_map(|(name, _)| ["--skip", name]);
     let program = program.args(["--", "--show-output"]).args(skipped).args(&arguments.filter);
     let (found, note) = match harness("sanitize", reports.of(program)) {
