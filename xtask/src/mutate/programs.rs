@@ -33,6 +33,11 @@ impl Program {
         format!("{} {}", self.step, self.name)
     }
 
+    /// Returns whether the crate of this program contains the source.
+    pub(super) fn is_of(&self, source: &str) -> bool {
+        source.split("/src/").next().is_some_and(|directory| self.directory.ends_with(directory))
+    }
+
     /// Returns the command that runs these tests, two at a time.
     pub(super) fn command(&self, names: &[&str]) -> Command {
         let mut command = Command::new(&self.path);

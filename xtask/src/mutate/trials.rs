@@ -232,7 +232,7 @@ pub(super) fn try_all(
     let (reached, done) = (state.tests.clone(), AtomicUsize::new(0));
     let state = Mutex::new(state);
     in_parallel(jobs, chosen, |_, &(number, mutation)| {
-        let verdict = tried(number, &mutation.name, tests, &reached, seconds);
+        let verdict = tried(number, mutation, tests, &reached, seconds);
         let count = done.fetch_add(1, Relaxed) + 1;
         let text = match &verdict {
             Verdict::Noticed { by, .. } => format!("noticed by {by}"),
@@ -250,12 +250,22 @@ pub(super) fn try_all(
     state.into_inner().unwrap_or_else(PoisonError::into_inner).save(place)
 }
 
-fn tried(number: usize, name: &str, tests: &[Test], reached: &BTreeMap<String, Reach>, seconds: f64) -> Verdict {
+fn tried(
+    number: usize,
+    mutation: &Mutation,
+    tests: &[Test],
+    reached: &BTreeMap<String, Reach>,
+    seconds: f64,
+) -> Verdict {
     let known = tests.iter().filter_map(|test| Some((test, reached.get(&test.key())?)));
     let mut reaching: Vec<(&Test, &Reach)> =
-        known.filter(|(_, reach)| reach.passed && reach.mutations.contains(name)).collect();
-    // Tests that reach few mutations examine those more closely. Long tests come last.
-    reaching.sort_by_key(|(_, reach)| ((reach.seconds / LONG).floor() as u64, reach.mutations.len()));
+        known.filter(|(_, reach)| reach.passed && reach.mutations.contains(&mutation.name)).collect();
+    // The tests of the crate itself, and those that reach few mutations, examine this one more closely. Long tests come
+    // last.
+    reaching.sort_by_key(|(test, reach)| {
+        let is_of_another_crate = !test.program.is_of(&mutation.file);
+        ((reach.seconds / LONG).floor() as u64, is_of_another_crate, reach.mutations.len())
+    });
     let (start, of, number) = (Instant::now(), reaching.len(), number.to_string());
     let (mut tried, mut size) = (0, FIRST);
     while tried < of {
