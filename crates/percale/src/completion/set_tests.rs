@@ -166,6 +166,11 @@ fn wait_set_wakes_for_each_member() {
     assert!(now(&set) && !now(&set), "a change of a counter is reported once");
     counter.add_error(1);
     assert!(now(&set));
+    push(&queue, 2);
+    counter.add(1);
+    assert!(now(&set));
+    take(&queue);
+    assert!(!now(&set), "the change of the counter was reported together with the queue");
     events.write(1, *b"x").unwrap();
     assert!(now(&set) && now(&set));
     assert!(set.remove(&events) && !set.remove(&events));

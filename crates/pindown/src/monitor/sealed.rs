@@ -326,6 +326,25 @@ mod tests {
         assert!(!watched(arena.start() - 1, arena.end() + 1));
     }
 
+    /// Two arenas may adjoin. A range is then handed out from one of them, whatever was given back first.
+    #[test]
+    fn free_memory_of_adjoining_arenas_is_not_merged() {
+        let page = page_size() as usize;
+        let first = NonNull::<u8>::dangling().with_addr(std::num::NonZeroUsize::new(16 * page).expect("an address"));
+        let (one, other) = (first, first.with_addr(first.addr().saturating_add(2 * page)));
+        for order in [[one, other], [other, one]] {
+            let arenas = [one, other].map(|at| Range::new(at.addr().get() as u64, 2 * page as u64).expect("an arena"));
+            let mut pool = Pool { arenas: arenas.to_vec(), free: BTreeMap::new() };
+            for at in order {
+                // In two parts, which are merged again.
+                pool.give(at.map_addr(|start| start.saturating_add(page)), page);
+                pool.give(at, page);
+            }
+            let free: Vec<_> = pool.free.iter().map(|(start, (_, len))| (*start, *len)).collect();
+            assert_eq!(free, [(one.addr().get(), 2 * page), (other.addr().get(), 2 * page)]);
+        }
+    }
+
     #[test]
     fn dropped_sealed_memory_is_reused_and_zeroed() {
         let Some(mut one) = sealed(100) else { return };
