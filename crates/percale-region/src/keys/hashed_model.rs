@@ -36,8 +36,8 @@ fn twins() -> [u64; 2] {
     std::array::from_fn(|_| keys.next().unwrap())
 }
 
-/// A key that stays in the table is found, or the reader tries again, while a key before it is removed, so that its line
-/// is moved.
+/// A key that stays in the table is found, or the reader tries again, while its line is moved because a key before it is
+/// removed.
 #[test]
 fn loom_lookup_never_misses_a_present_key() {
     bounded().check(|| {
