@@ -36,8 +36,8 @@ fn twins() -> [u64; 2] {
     std::array::from_fn(|_| keys.next().unwrap())
 }
 
-/// A key that stays in the table is found, or the reader tries again, while its line is moved because a key before it is
-/// removed.
+/// A key that stays in the table is found, or the reader tries again, while the removal of a key before it moves its
+/// line.
 #[test]
 fn loom_lookup_never_misses_a_present_key() {
     bounded().check(|| {
