@@ -169,6 +169,20 @@ mod tests {
         assert_eq!(contained("no panic", || 7), Some(7));
     }
 
+    #[test]
+    fn appended_records_are_found() {
+        let mut more = DeferredActions::default();
+        more.wake(Some(Waker::noop().clone()));
+        let mut deferred_actions = DeferredActions::default();
+        deferred_actions.append(DeferredActions::default());
+        assert!(deferred_actions.is_empty());
+        deferred_actions.append(more);
+        assert!(!deferred_actions.is_empty());
+        deferred_actions.append(DeferredActions::default());
+        assert!(!deferred_actions.is_empty());
+        assert_eq!(deferred_actions.wakers.len(), 1);
+    }
+
     /// Requirements: RES-004.
     #[test]
     fn records_without_wakers_need_no_memory() {

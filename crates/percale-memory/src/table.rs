@@ -425,6 +425,18 @@ mod tests {
         assert_eq!(table[second], 'b');
     }
 
+    #[test]
+    fn table_is_full_when_every_wire_number_is_used() {
+        let mut table = Table::new();
+        (1..WIRE_SLOTS).for_each(|value| _ = table.insert(value));
+        assert!(!table.is_full());
+        let last = table.insert(WIRE_SLOTS);
+        assert!(table.is_full());
+        assert_eq!(table.find_wire(last.to_wire()), Some(last));
+        table.remove(last);
+        assert!(!table.is_full());
+    }
+
     proptest! {
         /// Every number of a value finds it, in all three forms. No number of a removed value finds anything (within
         /// 1,024 values).

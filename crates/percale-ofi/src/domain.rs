@@ -212,3 +212,54 @@ impl Domain {
         Self { fid, shared }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+    use crate::abi::{FI_REMOTE_WRITE, FI_RMA, FI_THREAD_ENDPOINT, FI_THREAD_FID, FI_THREAD_SAFE, FI_WAIT_FD};
+    use crate::counter::Count;
+    use crate::object::Object;
+    use crate::testing::{self, Client};
+
+    #[test]
+    fn progress_threads_of_the_library_are_not_serialized_by_the_client() {
+        for threading in [FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_DOMAIN, FI_THREAD_COMPLETION, FI_THREAD_ENDPOINT] {
+            assert_eq!(Serialized::of(threading, true), Serialized::Nothing, "{threading}");
+        }
+        assert_eq!(Serialized::of(FI_THREAD_SAFE, false), Serialized::Nothing);
+        assert_eq!(Serialized::of(FI_THREAD_COMPLETION, false), Serialized::Completions);
+        assert_eq!(Serialized::of(FI_THREAD_DOMAIN, false), Serialized::Domain);
+    }
+
+    #[test]
+    fn counter_of_a_region_drives_endpoints_that_are_opened_later() {
+        let client = Client::open(|hints| hints.info.caps = FI_RMA | FI_RMA_EVENT);
+        let (vector, queue, key) = (client.vector(), client.queue(), 7);
+        let counter = client.counter(FI_WAIT_FD, null_mut());
+        let mut memory = [0_u8; 8];
+        let region = client.region(memory.as_mut_ptr(), memory.len(), FI_REMOTE_WRITE, key, FI_RMA_EVENT);
+        assert_eq!(testing::bind(region, counter, FI_REMOTE_WRITE), 0);
+        let [writer, target] = [(); 2].map(|()| client.endpoint(vector, queue, queue));
+        let peer = testing::insert(vector, target);
+        // SAFETY: the endpoint is open, and the memory is copied during the call.
+        let written = unsafe { (*(*writer).rma).inject.unwrap()(writer, [1_u8; 8].as_ptr().cast(), 8, peer, 0, key) };
+        assert_eq!(written, 0);
+        // SAFETY: the counter is open.
+        let count = &unsafe { Count::of(counter) }.shared().percale;
+        for _ in 0..1000 {
+            testing::port(writer).progress();
+        }
+        assert_eq!(count.value(), 0, "the target is driven without the counter");
+        testing::wait_until("the counter does not drive the target", || {
+            testing::port(writer).progress();
+            count.read() == 1
+        });
+        for ep in [writer, target] {
+            assert_eq!(testing::close(ep), 0);
+        }
+        assert_eq!((testing::close(counter), testing::close(region)), (0, 0));
+        assert_eq!((testing::close(queue), testing::close(vector)), (0, 0));
+    }
+}

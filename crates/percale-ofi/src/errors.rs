@@ -143,6 +143,22 @@ mod tests {
     }
 
     #[test]
+    fn text_is_cut_to_the_buffer_and_terminated() {
+        let words = text(1);
+        let len = words.to_bytes_with_nul().len();
+        for room in [0, 1, 8, len - 1, len, len + 1] {
+            let mut buffer = vec![b'.'; len + 8];
+            // SAFETY: the buffer is longer than `room`.
+            unsafe { copy(words, buffer.as_mut_ptr().cast(), room) };
+            let (inside, outside) = buffer.split_at(room.min(len));
+            if let Some((last, start)) = inside.split_last() {
+                assert_eq!((*last, start), (0, &words.to_bytes()[..start.len()]), "{room}");
+            }
+            assert!(outside.iter().all(|byte| *byte == b'.'), "{room}");
+        }
+    }
+
+    #[test]
     fn every_error_code_has_a_text() {
         for (at, (code, words)) in ALL.iter().enumerate() {
             assert_eq!(number(*code), at as c_int + 1);

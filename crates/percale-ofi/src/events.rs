@@ -490,3 +490,23 @@ unsafe extern "C" fn error_text(
     unsafe { errors::copy(text, to, room) };
     text.as_ptr()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reading with FI_PEEK takes an event from percale's queue and keeps it.
+    #[test]
+    fn client_may_not_sleep_while_it_has_only_peeked_at_an_event() {
+        let events = EventQueueShared::alone();
+        let (mut code, mut data) = (0, [0_u8; 4]);
+        assert_eq!(try_wait(&events), 0);
+        events.percale.write(7, *b"news").unwrap();
+        for (flags, answer) in [(FI_PEEK, -libc::EAGAIN), (FI_PEEK, -libc::EAGAIN), (0, 0)] {
+            // SAFETY: both locations are writable for the stated lengths.
+            let read = unsafe { events.read(&raw mut code, data.as_mut_ptr().cast(), data.len(), flags) };
+            assert_eq!((read, code, &data), (4, 7, b"news"));
+            assert_eq!(try_wait(&events), answer);
+        }
+    }
+}

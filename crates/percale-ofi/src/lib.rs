@@ -53,6 +53,8 @@ mod registration;
 mod requests;
 mod serial;
 mod settings;
+#[cfg(test)]
+mod testing;
 mod try_wait;
 mod vector;
 mod version;

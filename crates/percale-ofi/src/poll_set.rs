@@ -211,3 +211,32 @@ fn push_once<T>(members: &mut Vec<Arc<T>>, member: &Arc<T>) {
         members.push(Arc::clone(member));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+    use crate::abi::{FI_EBUSY, FI_WAIT_NONE};
+    use crate::info::tests::made;
+    use crate::testing::{self, Client};
+
+    /// A set that keeps a member also keeps driving the endpoints of the member.
+    #[test]
+    fn removed_members_are_not_kept_by_their_poll_set() {
+        let client = Client::open(|_| ());
+        // SAFETY: the domain is open.
+        let set = made(|place| unsafe { open(client.domain, null_mut(), place) });
+        let members: [*mut fid; 3] =
+            [client.queue().cast(), client.counter(FI_WAIT_NONE, null_mut()).cast(), client.events().cast()];
+        for member in members {
+            // SAFETY: the set and the member are open.
+            assert_eq!(unsafe { add(set, member, 0) }, 0);
+            assert_eq!(testing::close(member), -FI_EBUSY);
+            // SAFETY: as above.
+            assert_eq!(unsafe { remove(set, member, 0) }, 0);
+            assert_eq!(testing::close(member), 0);
+        }
+        assert_eq!(testing::close(set), 0);
+    }
+}

@@ -403,3 +403,25 @@ impl Port {
         either!(self, endpoint => endpoint.address())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use percale::TransportKind;
+    use percale_memory::system::forked::in_a_child;
+
+    use super::*;
+
+    #[test]
+    fn endpoint_is_kept_if_it_cannot_be_shared() {
+        let here = percale::Info::discover().unwrap();
+        let domain = here.domain().transport(TransportKind::Loopback).open().unwrap();
+        let endpoint = domain.endpoint().bind("127.0.0.1:0").unwrap();
+        // SAFETY: only this thread uses the port.
+        let port = unsafe { Port::owned(endpoint) };
+        // A thread that looks up libfabric's log at the fork would not end in the child.
+        _ = crate::libfabric::libfabric();
+        // A child cannot share an endpoint of its parent.
+        assert!(in_a_child(|| port.share().is_err() && !port.is_shared()));
+        assert!(!port.is_shared() && port.share().is_ok() && port.is_shared());
+    }
+}

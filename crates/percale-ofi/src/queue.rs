@@ -341,3 +341,80 @@ unsafe extern "C" fn error_text(
     unsafe { errors::copy(text, to, room) };
     text.as_ptr()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{FI_ADDR_UNSPEC, FI_THREAD_DOMAIN};
+    use crate::testing::{self, Client};
+
+    /// The queues read an endpoint that reports to one of them, and drive one without a lock that reports to two.
+    #[test]
+    fn closed_endpoint_is_not_kept_by_its_queues() {
+        let client = Client::open(|hints| hints.domain.threading = FI_THREAD_DOMAIN);
+        let (vector, queue, other) = (client.vector(), client.queue(), client.queue());
+        for receive in [queue, other] {
+            let ep = client.endpoint(vector, queue, receive);
+            let port = Arc::downgrade(testing::port(ep));
+            assert!(!testing::port(ep).is_shared());
+            assert_eq!(testing::close(ep), 0);
+            assert_eq!(port.strong_count(), 0);
+        }
+        for queue in [queue, other] {
+            assert_eq!(testing::close(queue), 0);
+        }
+        assert_eq!(testing::close(vector), 0);
+    }
+
+    /// Reads of no entries make progress although results wait.
+    #[test]
+    fn read_of_no_entries_always_makes_progress() {
+        const MANY: usize = 64;
+        let client = Client::open(|_| ());
+        let (vector, queue, other) = (client.vector(), client.queue(), client.queue());
+        let (sender, receiver) = (client.endpoint(vector, other, other), client.endpoint(vector, queue, queue));
+        let peer = testing::insert(vector, receiver);
+        let mut memory = [0_u8; MANY];
+        let at = memory.as_mut_ptr();
+        let null = std::ptr::null_mut();
+        for n in 0..MANY {
+            // SAFETY: the endpoint is open until it has received all messages.
+            let posted =
+                unsafe { (*(*receiver).msg).recv.unwrap()(receiver, at.add(n).cast(), 1, null, FI_ADDR_UNSPEC, null) };
+            assert_eq!(posted, 0);
+        }
+        let send = || {
+            // SAFETY: the endpoint is open, and the message is copied during the call.
+            assert_eq!(unsafe { (*(*sender).msg).inject.unwrap()(sender, [1_u8].as_ptr().cast(), 1, peer) }, 0);
+        };
+        // SAFETY: the queue is open.
+        let progress = |queue| assert_eq!(unsafe { read(queue, null, 0) }, -(libc::EAGAIN as isize));
+        // SAFETY: the memory is that of the receives.
+        let has_arrived = |n| unsafe { at.add(n).read_volatile() } == 1;
+        send();
+        testing::wait_until("the first message does not arrive", || {
+            progress(queue);
+            progress(other);
+            has_arrived(0)
+        });
+        let mut at_once = 0;
+        for n in 1..MANY {
+            send();
+            progress(queue);
+            at_once += usize::from(has_arrived(n));
+            testing::wait_until("a message does not arrive", || {
+                progress(queue);
+                progress(other);
+                has_arrived(n)
+            });
+        }
+        assert!(at_once > MANY / 2, "{at_once} of {MANY} messages arrived at the next read");
+        for ep in [sender, receiver] {
+            assert_eq!(testing::close(ep), 0);
+        }
+        for queue in [queue, other] {
+            assert_eq!(testing::close(queue), 0);
+        }
+        assert_eq!(testing::close(vector), 0);
+    }
+}

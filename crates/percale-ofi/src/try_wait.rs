@@ -34,3 +34,30 @@ pub(crate) unsafe extern "C" fn try_wait(_fabric: *mut fid_fabric, fids: *mut *m
     }
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, Client};
+
+    #[test]
+    fn client_may_sleep_only_if_no_object_has_an_event() {
+        let client = Client::open(|_| ());
+        let queues = [client.events(), client.events(), client.events()];
+        let mut fids: [*mut fid; 3] = queues.map(|queue| queue.cast());
+        // SAFETY: the objects are open.
+        let mut asked = || unsafe { try_wait(client.fabric, fids.as_mut_ptr(), 3) };
+        assert_eq!(asked(), 0);
+        for queue in queues {
+            // SAFETY: the queue is open.
+            let events = &unsafe { Events::of(queue) }.shared().percale;
+            events.write(7, *b"news").unwrap();
+            assert_eq!(asked(), -libc::EAGAIN);
+            assert!(events.read().is_some());
+            assert_eq!(asked(), 0);
+        }
+        for queue in queues {
+            assert_eq!(testing::close(queue), 0);
+        }
+    }
+}

@@ -226,3 +226,26 @@ unsafe fn copy_text(text: &str, to: *mut c_char, room: *mut usize) {
         unsafe { to.add(count - 1).write(0) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use percale::Event;
+    use percale::address::vector::VectorOptions;
+
+    use super::*;
+
+    #[test]
+    fn events_do_not_name_a_closed_vector() {
+        for closed in [false, true] {
+            let vector = AddressVector::new(VectorOptions::default()).unwrap();
+            let events = events::EventQueueShared::alone();
+            let reports =
+                AsyncInsertion { inserter: Inserter::new(&vector, &events.percale), events: Arc::clone(&events) };
+            let inserter = reports.inserter.id();
+            events.name_vector(inserter, std::ptr::null_mut());
+            let open = (!closed).then_some(reports);
+            events.percale.push(Event::AddressesInserted { inserter, context: 0, count: 0 });
+            assert_eq!(events.has_any(), open.is_some());
+        }
+    }
+}

@@ -136,3 +136,30 @@ unsafe fn join(
         Err(error) => Err(-percale::error_number(&error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::fid_cntr;
+    use crate::testing::{self, Client};
+
+    #[test]
+    fn closed_counter_does_not_end_waits_of_its_set() {
+        let client = Client::open(|_| ());
+        let set = client.wait_set();
+        let count = |counter: *mut fid_cntr| {
+            // SAFETY: the counter is open.
+            assert_eq!(unsafe { (*(*counter).ops).add.unwrap()(counter, 1) }, 0);
+        };
+        // SAFETY: the set is open.
+        let waited = || unsafe { wait(set, 0) };
+        let counter = client.counter(FI_WAIT_SET, set);
+        assert_eq!(waited(), -libc::ETIMEDOUT);
+        count(counter);
+        assert_eq!(waited(), 0);
+        count(counter);
+        assert_eq!(testing::close(counter), 0);
+        assert_eq!(waited(), -libc::ETIMEDOUT);
+        assert_eq!(testing::close(set), 0);
+    }
+}

@@ -225,10 +225,11 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::AccessOrigin;
     use crate::local_memory::buffer::BufferExt as _;
+    use crate::local_memory::volatile::Segment;
     use crate::stuck::StuckPeer;
     use crate::system::forked::Process;
+    use crate::{AccessOrigin, Refusal};
 
     #[derive(Debug)]
     struct Unused;
@@ -310,6 +311,49 @@ mod tests {
         }
         keys.free_parked();
         assert!(alive.upgrade().is_none(), "memory that no peer uses is kept after {steps:?}");
+    }
+
+    /// Registers memory that peers may read.
+    fn readable(keys: &Arc<Keys>, memory: Segment, backed: bool) -> RegionHandle {
+        let terms = RegistrationProperties::new(Access::REMOTE_READ);
+        let kept = MemoryProperties { backed, writable: false };
+        RegionHandle::register(keys, &Secret::new().unwrap(), terms, Segments::one(memory), kept).unwrap()
+    }
+
+    /// A transfer would access the memory with instructions of this process.
+    #[test]
+    fn memory_that_may_be_unmapped_is_not_lent_to_transfers() {
+        let keys = Arc::new(Keys::new(Duration::ZERO, Process::current().unwrap()));
+        let mut memory = Buffer::from(vec![7; 16]);
+        let segment = memory.segment_for_receive().unwrap();
+        for (backed, expected) in [(true, Ok(16)), (false, Err(Refusal::Fault))] {
+            let handle = readable(&keys, segment, backed);
+            let lent = handle.registered().lease(0, 16, Access::REMOTE_READ);
+            assert_eq!(lent.map(|lease| lease.len()), expected);
+        }
+    }
+
+    #[test]
+    fn local_key_is_valid_until_the_region_is_closed() {
+        let keys = Arc::new(Keys::new(Duration::ZERO, Process::current().unwrap()));
+        let mut memory = Buffer::from(vec![7; 16]);
+        let segment = memory.segment_for_receive().unwrap();
+        let register = || readable(&keys, segment, true);
+        let mut handle = register();
+        let key = keys.local_key(handle.registered()).unwrap();
+        let is_valid = || keys.find_local(key, segment.as_ptr().addr() as u64, 16, false).is_some();
+        assert!(is_valid());
+        handle.disable(None).unwrap();
+        assert!(is_valid(), "the owner may use a disabled region");
+        handle.enable(None).unwrap();
+        assert!(is_valid());
+        assert_eq!(keys.local_key(handle.registered()).unwrap(), key);
+        handle.close(None).unwrap();
+        assert!(!is_valid());
+        // The next region gets the index of the key, but another key.
+        let next = register();
+        assert_eq!(keys.local_key(next.registered()).unwrap() >> 8, key >> 8);
+        assert!(!is_valid());
     }
 
     /// Requirements: REV-002.

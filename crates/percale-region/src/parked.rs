@@ -95,3 +95,26 @@ impl Drop for Parked {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::local_memory::volatile::Segments;
+    use crate::stuck::StuckPeer;
+
+    /// A domain is closed while a peer that was stopped may still access memory of a region that was dropped.
+    #[test]
+    fn memory_that_a_peer_still_accesses_is_never_freed() {
+        for retires in [false, true] {
+            let memory = Arc::<[u8]>::from([7; 16]);
+            let alive = Arc::downgrade(&memory);
+            let (region, peer) = (Registered::for_test(Segments::EMPTY), Arc::<StuckPeer>::default());
+            assert!(region.grants().add(Arc::clone(&peer) as _, 0));
+            let parked = Parked::default();
+            parked.keep(Revocation::start(region), Some(Buffer::from(memory)), None);
+            peer.retired.store(retires, Ordering::Release);
+            drop(parked);
+            assert_eq!(alive.upgrade().is_some(), !retires);
+        }
+    }
+}

@@ -390,3 +390,61 @@ impl Registered {
         request.apply(*target, fetched).map_err(|_| Refusal::Misaligned)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::local_memory::buffer::{Buffer, BufferExt as _};
+    use crate::revocation::Revocation;
+    use crate::stuck::StuckPeer;
+
+    #[test]
+    fn revoked_region_is_granted_to_no_peer() {
+        let region = Registered::for_test(Segments::EMPTY);
+        let peer = || -> Arc<dyn Grantee> { Arc::<StuckPeer>::default() };
+        assert!(region.grants().add(peer(), 0));
+        let mut revocation = Revocation::start(Arc::clone(&region));
+        assert!(!region.grants().add(peer(), 1) && !region.grants().add_beneath(peer(), 2));
+        assert!(region.grants().is_closed() && region.grants().is_empty());
+        assert!(!revocation.is_over(), "the first peer is accessing the region");
+    }
+
+    #[test]
+    fn revocation_waits_for_threads_that_are_inside() {
+        let region = Registered::for_test(Segments::EMPTY);
+        let inside = region.pin().enter().unwrap();
+        let mut revocation = Revocation::start(Arc::clone(&region));
+        assert!(region.pin().enter().is_none());
+        assert!(!revocation.is_over());
+        drop(inside);
+        assert!(revocation.is_over());
+    }
+
+    /// A region is revoked while another thread copies bytes to it for a peer. Once no thread is inside, all bytes have
+    /// arrived.
+    #[test]
+    fn write_of_a_peer_is_inside_until_it_has_ended() {
+        const LEN: usize = 8 << 20;
+        let bytes = vec![1; LEN];
+        for _ in 0..20 {
+            let mut memory = Buffer::from(vec![0; LEN]);
+            let region = Registered::for_test(Segments::one(memory.segment_for_receive().unwrap()));
+            let byte_at = |offset| {
+                let mut byte = [0];
+                region.place().slice(offset, 1).copy_to(0, &mut byte);
+                byte[0]
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| region.store(0, View::of(&bytes)).unwrap());
+                while byte_at(0) == 0 {
+                    std::hint::spin_loop();
+                }
+                region.pin().revoke();
+                while !region.pin().is_quiet() {
+                    std::hint::spin_loop();
+                }
+                assert_eq!(byte_at(LEN - 1), 1, "bytes arrive after the revocation");
+            });
+        }
+    }
+}

@@ -152,7 +152,7 @@ pub fn reset_scheduling() {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Job, THREADS, WorkerPool};
+    use super::{FOR_ONE_PEER, Job, THREADS, WorkerPool};
     use std::net::{IpAddr, Ipv4Addr};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Arc, Mutex, Weak};
@@ -200,6 +200,16 @@ mod tests {
             (2..10).map(|_| ends.recv_timeout(Duration::from_secs(30)).expect("a thread")).collect();
         others.sort_unstable();
         assert_eq!(others, (2..10).collect::<Vec<_>>());
+        let first = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));
+        let working = loop {
+            let jobs = worker_pool.jobs();
+            if jobs.threads == jobs.working.len() && jobs.working.iter().all(|peer| *peer == first) {
+                break jobs.threads;
+            }
+            drop(jobs);
+            std::thread::yield_now();
+        };
+        assert_eq!(working, FOR_ONE_PEER, "the number of threads that work for one peer");
         (0..3 * THREADS).for_each(|_| may.send(()).unwrap());
         (0..2 * THREADS).for_each(|_| assert_eq!(ends.recv_timeout(Duration::from_secs(30)), Ok(1)));
         assert!(ends.recv_timeout(Duration::from_millis(50)).is_err(), "an unrequested job was executed");

@@ -245,6 +245,18 @@ mod tests {
         assert!(!third.is_reaped());
     }
 
+    /// The peer exits, and another process gets its id before the address space is opened.
+    #[test]
+    fn address_space_of_a_process_with_a_reused_id_is_not_used() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pidfd = PeerProcess::of(child.id().cast_signed()).unwrap().pidfd().try_clone_to_owned().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let process = PeerProcess::new(std::process::id().cast_signed(), pidfd).unwrap();
+        assert_eq!(process.space().err(), Some(Errno::SRCH));
+        assert_eq!(process.ended(), Some(ProcessEnded::Exited));
+    }
+
     #[test]
     fn this_process_is_alive() {
         let process = PeerProcess::of(std::process::id().cast_signed()).unwrap();

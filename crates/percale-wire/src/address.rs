@@ -46,3 +46,19 @@ impl AddressBytes {
         Ok(SocketAddr::new(ip, self.port.get()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_to_which_no_socket_connects_is_rejected() {
+        let parsed = |text: &str| AddressBytes::of(text.parse().expect("an address")).parse();
+        for text in ["10.1.2.3:4", "127.0.0.1:65535", "[::1]:1", "[fe80::1]:7"] {
+            assert_eq!(parsed(text), Ok(text.parse().expect("an address")));
+        }
+        for text in ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "255.255.255.255:1", "10.1.2.3:0"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+}

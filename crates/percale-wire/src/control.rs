@@ -221,6 +221,7 @@ mod tests {
     fn invalid_control_frames_are_rejected() {
         let (head, payload) = granted(vec![1; DATA_LIMIT]).to_frame();
         assert_eq!(payload.len(), CONTROL_BYTES);
+        assert!(parse(&head, &payload).is_ok(), "as much data as is allowed");
         for len in [0, 1, 39] {
             assert!(parse(&head, &payload[..len]).is_err(), "a grant of {len} bytes");
         }

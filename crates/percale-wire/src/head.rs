@@ -343,3 +343,32 @@ pub struct AtomicHead {
     /// The number of elements.
     pub count: U32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_with_reserved_bytes_or_another_check_word_is_invalid() {
+        let head = Head { kind: FrameKind::Tagged, flags: Flags::DATA, len: 1, tag: 2, data: 3, id: 0 };
+        let bytes = head.to_bytes();
+        assert!(Head::from_bytes(&bytes).is_some_and(|read| read == head));
+        for reserved in [[1, 0], [0, 1], [255; 2]] {
+            assert!(Head::from_bytes(&HeadBytes { reserved, ..bytes }).is_none(), "{reserved:?}");
+        }
+        assert!(Head::from_bytes(&HeadBytes { check: U32::new(CHECK ^ 1), ..bytes }).is_none());
+    }
+
+    /// Frames of the other kinds complete operations, so their sender must not wait for room.
+    #[test]
+    fn frames_that_begin_operations_can_be_delayed() {
+        use FrameKind::{
+            Atomic, Collective, CollectiveOffer, Message, MessageOffer, Read, Tagged, TaggedOffer, Write, WriteOffer,
+        };
+        let begins =
+            [Message, Tagged, MessageOffer, TaggedOffer, Write, WriteOffer, Read, Atomic, Collective, CollectiveOffer];
+        let kinds = (0..=u8::MAX).filter_map(FrameKind::from_u8);
+        assert!(kinds.clone().count() > begins.len());
+        kinds.for_each(|kind| assert_eq!(kind.begins(), begins.contains(&kind), "{kind:?}"));
+    }
+}

@@ -14,6 +14,21 @@ fn address() -> impl Strategy<Value = SocketAddr> {
     })
 }
 
+/// An identity of which a part is unknown matches no other, not even one of which the same part is unknown.
+#[test]
+fn unknown_hosts_and_networks_match_no_other() {
+    let known = HostIdentity { boot: [1; 16], namespace: (2, 3), user: 4 };
+    assert!(known.same_host(&known) && known.same_network(&known));
+    let no_network = HostIdentity { namespace: (0, 0), ..known };
+    assert!(no_network.same_host(&known) && !no_network.same_network(&known));
+    assert!(!no_network.same_network(&no_network));
+    let no_host = HostIdentity { boot: [0; 16], ..known };
+    assert!(!no_host.same_host(&no_host) && !no_host.same_network(&no_host));
+    for other in [HostIdentity { namespace: (2, 4), ..known }, HostIdentity { namespace: (1, 3), ..known }] {
+        assert!(known.same_host(&other) && !known.same_network(&other));
+    }
+}
+
 proptest! {
     #[test]
     fn hello_round_trips(

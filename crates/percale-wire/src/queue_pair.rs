@@ -95,6 +95,23 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn impossible_queue_pairs_are_rejected() {
+        let end = QueuePairEnd { pair: 1, sequence: 2, lid: 3, gid: [4; 16], mtu: 5 };
+        let parsed = |end| OfferedBytes::of(&Ok(end)).parse();
+        assert_eq!(parsed(end), Ok(Ok(end)));
+        for wrong in [
+            QueuePairEnd { mtu: 0, ..end },
+            QueuePairEnd { mtu: 6, ..end },
+            QueuePairEnd { mtu: u8::MAX, ..end },
+            QueuePairEnd { pair: 1 << 24, ..end },
+            QueuePairEnd { sequence: 1 << 24, ..end },
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(OfferedBytes { reserved: 1, ..OfferedBytes::of(&Ok(end)) }.parse().is_err());
+    }
+
     proptest! {
         #[test]
         fn queue_pair_offer_round_trips(

@@ -417,6 +417,41 @@ mod tests {
     }
 
     #[test]
+    fn mappings_behind_a_hole_do_not_belong_to_a_range() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        let page = page_size() as usize;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // The kernel does not choose these addresses itself, so no other thread maps memory in the hole.
+        let start = std::ptr::without_provenance_mut::<c_void>(0x135a << 32);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: the mapping replaces no other.
+        let mapped = unsafe { mmap_anonymous(start, 3 * page, rights, flags) }.expect("free addresses");
+        assert_eq!(mapped, start);
+        // SAFETY: the range is part of that mapping, which contains no object.
+        unsafe { munmap(start.wrapping_byte_add(page), page) }.expect("unmapped");
+        let part = |first: u64, pages: u64| {
+            Range::new(start.addr() as u64 + first * page_size(), pages * page_size()).expect("a range")
+        };
+        for mappings in [Mappings::open(), Mappings::open_to_read()].map(|mappings| mappings.expect("/proc")) {
+            let before = |range| {
+                let found = mappings.before_gap(range).expect("asked");
+                found.into_iter().map(|mapping| mapping.range).collect::<Vec<_>>()
+            };
+            assert_eq!(mappings.of(part(0, 3)).expect("asked"), None, "the second page is not mapped");
+            assert_eq!(mappings.of(part(1, 2)).expect("asked"), None, "the first page is not mapped");
+            assert_eq!((before(part(0, 3)), before(part(1, 2))), (vec![part(0, 1)], vec![]));
+            assert_eq!(
+                [part(0, 3), part(1, 2), part(2, 1)].map(|range| mappings.allow(range, true)),
+                [false, false, true]
+            );
+        }
+        for number in [0, 2] {
+            // SAFETY: mapped above, only for this test.
+            unsafe { munmap(start.wrapping_byte_add(number * page), page) }.expect("unmapped");
+        }
+    }
+
+    #[test]
     fn lines_of_the_kernels_list_are_read() {
         let line = "7f0c2a000000-7f0c2a021000 rw-s 00000000 00:01 2054                       /memfd:a b (deleted)";
         let mapping = parse(line).expect("a mapping");

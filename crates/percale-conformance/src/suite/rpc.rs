@@ -297,3 +297,32 @@ pub fn calls_end_with_the_connection<F: Peers>() {
         server.next_request().expect_err("its endpoint is closed");
     }
 }
+
+/// A server sends an answer whose head is invalid, or that is longer than the memory into which it was written. The call
+/// fails, and the client can be used for other calls.
+pub fn answer_that_breaks_the_protocol_is_an_error_of_the_call<F: Peers>() {
+    let world = World::<F>::new("answer that breaks the protocol is an error of the call");
+    let client = Client::new(&world.client, SERVICE);
+    let answer = |room: Option<usize>, head: [u64; 2]| {
+        let receive = world.server.tagged_recv(7 << 48, (1 << 47) - 1, vec![0; 4200]).start().expect("a receive");
+        let call = match room {
+            Some(room) => client.call_into(world.peer, b"", vec![0; room]),
+            None => client.call(world.peer, b""),
+        };
+        let call = call.expect("a call");
+        let request = world.finish(receive).expect("a request");
+        let to_client = request.source.expect("the server can answer");
+        let message = head.map(u64::to_le_bytes).concat();
+        let send = world.server.tagged_send(to_client, request.tag | 1 << 47, message).start().expect("a send");
+        world.finish(send).expect("the answer is sent");
+        world.finish(call)
+    };
+    // The kind of the answer is 0 (it follows) or 1 (it was written), and its length comes next.
+    let invalid =
+        [(Some(5000), [1, 5001]), (Some(5000), [1, u64::MAX]), (None, [1, 1]), (None, [0, 1]), (None, [5, 0])];
+    for (room, head) in invalid {
+        let error = answer(room, head).expect_err("the answer is invalid");
+        assert!(matches!(error, RpcError::Protocol(_)), "{head:?}: {error}");
+    }
+    assert_eq!(answer(Some(5000), [1, 5000]).expect("an answer"), [0; 5000]);
+}

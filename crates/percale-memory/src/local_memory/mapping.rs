@@ -257,6 +257,16 @@ mod tests {
     }
 
     #[test]
+    fn dropped_mapping_is_unmapped() {
+        let fd = sealed_memfd("percale-unmapped", 8192, 0).unwrap();
+        let count = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("percale-unmapped").count();
+        let mappings = [Mapping::of, Mapping::read_only].map(|map| map(fd.as_fd(), 8192).unwrap());
+        assert_eq!(count(), 2);
+        drop(mappings);
+        assert_eq!(count(), 0);
+    }
+
+    #[test]
     fn memory_of_huge_pages_is_not_mapped() {
         // No huge page is allocated before the memory is mapped, so this test also runs on machines without huge pages.
         let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);

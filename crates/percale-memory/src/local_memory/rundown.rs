@@ -149,6 +149,21 @@ pub struct Announcer {
 }
 
 impl Announcer {
+    /// Makes an access if the grant with this generation is valid. The access must not wait or panic.
+    #[inline(always)]
+    pub fn access<R>(
+        &mut self,
+        line: &AnnouncementLine,
+        entry: &KeyPageEntry,
+        generation: u64,
+        access: impl FnOnce() -> R,
+    ) -> Option<R> {
+        self.enter(line);
+        let result = if entry.holds(generation) { Some(access()) } else { None };
+        self.leave(line);
+        result
+    }
+
     /// Announces an access. Entries must be checked after this call, not before, to determine whether the access is
     /// allowed.
     #[inline]

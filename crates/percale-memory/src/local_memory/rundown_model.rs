@@ -54,9 +54,7 @@ impl<const LINES: usize> Target<LINES> {
 
     /// Makes one access.
     fn access(&self, announcer: &mut Announcer, line: &AnnouncementLine) {
-        announcer.enter(line);
-        self.write_if_allowed();
-        announcer.leave(line);
+        announcer.access(line, &self.entry, OLD, || self.write());
     }
 
     /// Makes two accesses.

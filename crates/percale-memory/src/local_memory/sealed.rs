@@ -468,6 +468,7 @@ pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::forked::{in_a_child, refuse_calls};
     use proptest::prelude::*;
     use rustix::mm::{MapFlags, ProtFlags};
 
@@ -496,6 +497,29 @@ mod tests {
         assert!(locate(memory.as_ptr(), LARGE).is_some());
         assert!(locate(memory.as_ptr(), LARGE + 1).is_none());
         assert!(locate(memory.as_ptr(), usize::MAX).is_none());
+    }
+
+    /// Memory without pages would be a reason for SIGBUS when it is used.
+    #[test]
+    fn memory_whose_pages_cannot_be_allocated_is_an_error() {
+        let populate = (libc::SYS_madvise, Some(libc::MADV_POPULATE_WRITE as u32));
+        let both = [populate, (libc::SYS_fallocate, None)];
+        if !in_a_child(|| refuse_calls(&both)) {
+            return println!("skipped (seccomp): the kernel refuses a filter");
+        }
+        assert!(in_a_child(|| refuse_calls(&[populate]) && allocate(LARGE).is_ok()), "fallocate is sufficient");
+        assert!(in_a_child(|| refuse_calls(&both) && matches!(allocate(LARGE), Err(AllocateError::System(_)))));
+    }
+
+    /// The length of the allocation is not a multiple of the size of a page.
+    #[test]
+    fn arena_is_unmapped_with_its_last_allocation() {
+        let memory = allocate(LARGE + 1).unwrap();
+        let at = memory.as_ptr();
+        let arena = locate(at, LARGE + 1).unwrap().arena;
+        drop(memory);
+        // Another test may have an arena at the same address now.
+        assert!(locate(at, 1).is_none_or(|found| found.arena != arena));
     }
 
     #[test]

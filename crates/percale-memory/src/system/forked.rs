@@ -246,6 +246,33 @@ pub fn in_a_child(f: impl FnOnce() -> bool) -> bool {
     status == 0
 }
 
+/// Makes the kernel refuse system calls with EPERM in this process, a child of a test, from now on. They are identified
+/// by their number and, if one is given, by the value of their third argument. Returns false if the kernel refuses the
+/// filter.
+#[cfg(any(test, feature = "testing"))]
+pub fn refuse_calls(calls: &[(libc::c_long, Option<u32>)]) -> bool {
+    /// Offsets in `struct seccomp_data`: of the number, and of the lower half of the third argument.
+    const NUMBER: u32 = 0;
+    const THIRD: u32 = 32;
+    let load = |offset| libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: offset };
+    let skip_unless = |value, skipped| libc::sock_filter { code: 0x15, jt: 0, jf: skipped, k: value };
+    let give = |result| libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: result };
+    let mut filter = Vec::new();
+    for &(number, third) in calls {
+        filter.extend([load(NUMBER), skip_unless(number as u32, if third.is_some() { 3 } else { 1 })]);
+        if let Some(third) = third {
+            filter.extend([load(THIRD), skip_unless(third, 1)]);
+        }
+        filter.push(give(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    }
+    filter.push(give(libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: no memory is passed.
+    let fixed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } == 0;
+    // SAFETY: the kernel copies the program, which lives until the call returns.
+    fixed && unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -302,6 +302,22 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
+    fn child_keeps_the_descriptor_that_has_the_number_of_a_closed_socket() {
+        // The number is too high for descriptors of other tests.
+        const NUMBER: RawFd = 900;
+        let (kept, _theirs) = pair();
+        let (own, _others) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let copy = || rustix::io::fcntl_dupfd_cloexec(&own, NUMBER).unwrap();
+        let closed = ProcessSocket::from(copy());
+        let number = closed.as_raw_fd();
+        drop(closed);
+        let copy = copy();
+        assert_eq!(copy.as_raw_fd(), number);
+        assert!(in_a_child(|| is_connected(copy.as_fd()) && !is_connected(kept.as_fd())));
+    }
+
+    /// Requirements: FLT-010.
+    #[test]
     fn child_without_free_descriptors_keeps_no_connection() {
         let (ours, _theirs) = pair();
         let (second, _others) = pair();

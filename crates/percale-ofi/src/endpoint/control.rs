@@ -183,3 +183,36 @@ impl Endpoint {
         Ok(alias)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+    use crate::abi::{FI_COMPLETION, FI_DELIVERY_COMPLETE};
+    use crate::testing::{self, Client};
+
+    /// Returns the default flags of a direction.
+    fn flags_of(object: *mut fid, direction: u64) -> u64 {
+        let mut flags = direction;
+        assert_eq!(testing::control(object, FI_GETOPSFLAG, (&raw mut flags).cast()), 0);
+        flags
+    }
+
+    #[test]
+    fn alias_has_other_flags_for_one_direction_only() {
+        let client = Client::open(|_| ());
+        let (vector, queue) = (client.vector(), client.queue());
+        let ep = client.endpoint(vector, queue, queue);
+        let wanted = [(FI_TRANSMIT, FI_DELIVERY_COMPLETE, FI_RECV), (FI_RECV, FI_COMPLETION, FI_TRANSMIT)];
+        for (direction, flags, other) in wanted {
+            let mut alias = null_mut();
+            let mut wish = fi_alias { fid: &raw mut alias, flags: direction | flags };
+            assert_eq!(testing::control(ep, FI_ALIAS, (&raw mut wish).cast()), 0);
+            assert_eq!((flags_of(alias, direction), flags_of(alias, other)), (flags, 0));
+            assert_eq!((flags_of(ep.cast(), direction), flags_of(ep.cast(), other)), (0, 0));
+            assert_eq!(testing::close(alias), 0);
+        }
+        assert_eq!((testing::close(ep), testing::close(queue), testing::close(vector)), (0, 0, 0));
+    }
+}

@@ -144,4 +144,25 @@ mod tests {
         // The joining call returns after that.
         events.group_is(number, id);
     }
+
+    #[test]
+    fn events_do_not_name_a_closed_group() {
+        for closed in [false, true] {
+            let (events, number, id) = (events::EventQueueShared::alone(), 7, GroupId::from_u64(42));
+            let (head, port) = (Joined::new(std::ptr::null_mut(), &FI), Weak::new());
+            let group = Group { head, number, port, events: Arc::clone(&events), _domain: None };
+            let group = Box::into_raw(Box::new(group));
+            events.name_group(number, group.cast(), std::ptr::null_mut());
+            // SAFETY: the object was created above, and is closed once.
+            let end = || assert_eq!(unsafe { close(group.cast()) }, 0);
+            if closed {
+                end();
+            }
+            events.percale.push(Event::Joined { group: id, context: number });
+            assert_eq!(events.has_any(), !closed);
+            if !closed {
+                end();
+            }
+        }
+    }
 }

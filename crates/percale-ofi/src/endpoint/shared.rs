@@ -286,3 +286,45 @@ unsafe extern "C" fn close_transmit(stx: fid_t) -> c_int {
     // SAFETY: the pointer is a context of this provider, and the client no longer uses it.
     unsafe { TransmitContext::close(stx, TransmitContext::shared) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+    use crate::abi::{
+        FI_ADDR_UNSPEC, FI_MR_LOCAL, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+    };
+    use crate::info::tests::made;
+    use crate::provider::API;
+    use crate::testing::{self, Client};
+
+    #[test]
+    fn shared_receive_needs_memory_that_is_registered_for_it() {
+        let client = Client::open_as(API, FI_MR_LOCAL, |_| ());
+        // SAFETY: the domain is open.
+        let context = made(|place| unsafe { open_receive(client.domain, null_mut(), place, null_mut()) });
+        let mut memory = [0_u8; 64];
+        let (at, len) = (memory.as_mut_ptr(), memory.len());
+        let post = |desc| {
+            // SAFETY: the context is open, and no message arrives.
+            unsafe { (*(*context).msg).recv.unwrap()(context, at.cast(), len, desc, FI_ADDR_UNSPEC, null_mut()) }
+        };
+        let (accepted, refused) = (0, -(libc::EINVAL as isize));
+        for (access, answer) in [
+            (FI_RECV, accepted),
+            (FI_READ, accepted),
+            (FI_SEND, refused),
+            (FI_WRITE, refused),
+            (FI_REMOTE_READ | FI_REMOTE_WRITE, refused),
+        ] {
+            let region = client.region(at, len, access, 7, 0);
+            // SAFETY: the region is open.
+            let desc = unsafe { (*region).mem_desc };
+            assert_eq!((post(desc), post(null_mut())), (answer, refused), "{access:#x}");
+            assert_eq!(testing::close(region), 0);
+            assert_eq!(post(desc), refused, "the region is closed");
+        }
+        assert_eq!(testing::close(context), 0);
+    }
+}

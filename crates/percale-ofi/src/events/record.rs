@@ -354,4 +354,14 @@ mod tests {
         }
         assert!(names.vectors.is_empty());
     }
+
+    #[test]
+    fn requests_are_held_back_only_for_a_limited_time() {
+        let (from, other) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
+        let mut pending = PendingAccepts::default();
+        pending.endpoints.insert(1, (from, Instant::now() + Duration::from_secs(3600)));
+        assert!(pending.is_awaited(from) && !pending.is_awaited(other));
+        pending.endpoints.insert(1, (from, Instant::now()));
+        assert!(!pending.is_awaited(from));
+    }
 }

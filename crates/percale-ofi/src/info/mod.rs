@@ -19,7 +19,7 @@ mod offer;
 mod places;
 mod resolve;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashSet;
 use std::ffi::{c_char, c_int};

@@ -87,3 +87,48 @@ impl Direct {
         -(libc::EAGAIN as isize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null_mut, without_provenance_mut};
+
+    use crate::abi::{FI_ADDR_UNSPEC, fi_cq_entry};
+    use crate::testing::{self, Client};
+
+    #[test]
+    fn endpoints_of_one_queue_are_read_in_turn() {
+        const MESSAGES: usize = 8;
+        let client = Client::open(|_| ());
+        let (vector, queue) = (client.vector(), client.queue());
+        let endpoints = [(); 2].map(|()| client.endpoint(vector, queue, queue));
+        let (message, mut memory, mut seen) = ([1_u8], [0_u8], Vec::new());
+        let at = memory.as_mut_ptr().cast();
+        // Each endpoint sends to itself, and its operations have the same context.
+        for (ep, context) in endpoints.into_iter().zip([8, 16]) {
+            let (peer, context) = (testing::insert(vector, ep), without_provenance_mut(context));
+            for _ in 0..MESSAGES {
+                // SAFETY: the endpoint is open until it has received all messages.
+                let posted = unsafe {
+                    let msg = &*(*ep).msg;
+                    let received = msg.recv.unwrap()(ep, at, 1, null_mut(), FI_ADDR_UNSPEC, context);
+                    (received, msg.send.unwrap()(ep, message.as_ptr().cast(), 1, null_mut(), peer, context))
+                };
+                assert_eq!(posted, (0, 0));
+            }
+        }
+        testing::wait_until("operations do not complete", || {
+            let mut entry = fi_cq_entry::ZERO;
+            // SAFETY: the queue is open and has entries of this format.
+            if unsafe { (*(*queue).ops).read.unwrap()(queue, (&raw mut entry).cast(), 1) } == 1 {
+                seen.push(entry.op_context.addr());
+            }
+            seen.len() == 4 * MESSAGES
+        });
+        let early = |context| seen[..2 * MESSAGES].iter().filter(|other| **other == context).count();
+        assert!(early(8) >= MESSAGES / 2 && early(16) >= MESSAGES / 2, "one endpoint waits for the other: {seen:?}");
+        for ep in endpoints {
+            assert_eq!(testing::close(ep), 0);
+        }
+        assert_eq!((testing::close(queue), testing::close(vector)), (0, 0));
+    }
+}

@@ -245,3 +245,28 @@ unsafe fn named(modify: *const fi_mr_modify) -> Result<(*const libc::iovec, usiz
     let (first, count) = (field!(attr.mr_iov), field!(attr.iov_count));
     Ok(if first.is_null() { (first, 0) } else { (first, count) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+    use crate::abi::{FI_EBUSY, FI_RMA, FI_RMA_EVENT, FI_WAIT_NONE};
+    use crate::testing::{self, Client};
+
+    #[test]
+    fn version_decides_whether_a_region_is_closed_before_its_counter() {
+        for (minor, first) in [(17, -FI_EBUSY), (18, 0), (19, 0)] {
+            let client = Client::open_as(fi_version(1, minor), 0, |hints| hints.info.caps = FI_RMA | FI_RMA_EVENT);
+            let counter = client.counter(FI_WAIT_NONE, null_mut());
+            let mut memory = [0_u8; 8];
+            let region = client.region(memory.as_mut_ptr(), memory.len(), FI_REMOTE_WRITE, 7, FI_RMA_EVENT);
+            assert_eq!(testing::bind(region, counter, FI_REMOTE_WRITE), 0);
+            assert_eq!(testing::close(region), first, "1.{minor}");
+            assert_eq!(testing::close(counter), 0);
+            if first != 0 {
+                assert_eq!(testing::close(region), 0);
+            }
+        }
+    }
+}

@@ -23,6 +23,9 @@ void address_sets(void)
 	NEEDS(fi_av_set(av, &all, &every, NULL));
 	range.count = 3;
 	ANSWERS(-FI_EINVAL, fi_av_set(av, &range, &other, NULL));
+	range.count = 4;
+	ANSWERS(0, fi_av_set(av, &range, &other, NULL));
+	ANSWERS(0, fi_close(&other->fid));
 	range = (struct fi_av_set_attr){ .start_addr = 3, .end_addr = 1, .stride = 1 };
 	ANSWERS(-FI_EINVAL, fi_av_set(av, &range, &other, NULL));
 	all.flags = 1ULL << 39;

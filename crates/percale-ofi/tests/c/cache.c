@@ -181,8 +181,11 @@ static void hits(void)
 static void limits(void)
 {
 	struct world w;
+	struct device device = { .room = UINT64_MAX };
 	struct pindown_attr attr;
 	struct pindown_cache *cache;
+	struct pindown_lane *lane;
+	struct pindown_use got = { 0 };
 
 	begin("limits of the environment");
 	asserts("RCACHE-005 RCACHE-022");
@@ -206,10 +209,19 @@ static void limits(void)
 	}
 	CHECK(registered(&w) >= 4, "%llu registered", (unsigned long long)registered(&w));
 	/* The program's own settings take precedence. */
-	attr_of(&w.device, &attr);
-	attr.max_count = 0;
+	attr_of(&device, &attr);
+	attr.max_count = 2;
 	NEEDS(w.ops->open(w.room.domain, &attr, &cache));
+	NEEDS(w.call->lane_open(cache, &lane));
+	for (int n = 0; n < 40; n++) {
+		NEEDS(w.call->get(lane, AT(n), PAGE, 0, &got));
+		ANSWERS(0, w.call->end(lane, &got));
+	}
+	ANSWERS(0, w.call->sweep(cache));
+	CHECK(device.made - device.undone <= 2, "%llu registered", (unsigned long long)(device.made - device.undone));
+	ANSWERS(0, w.call->lane_close(lane));
 	ANSWERS(0, w.call->close(cache));
+	CHECK(device.made == device.undone, "something remains");
 	close_world(&w);
 	unsetenv("FI_MR_CACHE_MAX_SIZE");
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);

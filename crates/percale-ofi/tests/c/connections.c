@@ -457,6 +457,27 @@ static void abandoned_while_asleep(struct listener *l)
 	pthread_join(sleeper, NULL);
 }
 
+/* The requests to a closed listener are rejected. Later uses of their handles are rejected too. */
+static void closed_listener(struct listener *l)
+{
+	struct listener other;
+	struct end client;
+	struct fi_info *info;
+	struct fid_ep *late = NULL;
+
+	open_listener(&other);
+	info = request(&other, &client, "may I?");
+	ANSWERS(0, fi_close(&other.pep->fid));
+	ANSWERS(-FI_EINVAL, fi_reject(l->pep, info->handle, "no", 3));
+	ANSWERS(-FI_ECONNABORTED, fi_endpoint(other.domain, info, &late, NULL));
+	fi_freeinfo(info);
+	turned_away(&client, NULL, 0);
+	close_events(other.eq);
+	ANSWERS(0, fi_close(&other.domain->fid));
+	ANSWERS(0, fi_close(&other.fabric->fid));
+	fi_freeinfo(other.info);
+}
+
 /* A request outlives the endpoints that were opened for it, until it is answered. Later uses of its handle are
  * rejected. */
 static void requests(struct listener *l)
@@ -687,6 +708,9 @@ void connection_groups(void)
 	end();
 	begin("cm: requests outlive endpoints");
 	requests(&l);
+	end();
+	begin("cm: requests end with their listener");
+	closed_listener(&l);
 	end();
 	begin("cm: events outlive endpoints");
 	events_outlive_objects(&l);

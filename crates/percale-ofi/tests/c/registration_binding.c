@@ -60,6 +60,25 @@ static void counting(void)
 	munmap(elsewhere, BYTES);
 }
 
+/* A wait for the counter of a region makes progress. Nothing else does. */
+static void waiting(void)
+{
+	char *memory = pages(BYTES, 1);
+	struct fid_cntr *c = counter();
+	struct fid_mr *mr = registered(&w, memory, BYTES, BOTH_WAYS, 804, 0);
+
+	ANSWERS(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
+	served(&w, 0, 804, memory);
+	counts(c, 2);
+	for (uint64_t n = 3; n < 20; n++) {
+		POSTED(w.a, fi_inject_write(w.a->ep, w.a->out, 8, w.a->peer, 0, 804));
+		ANSWERS(0, fi_cntr_wait(c, n, WAIT_LIMIT * 1000));
+	}
+	ANSWERS(0, fi_close(&c->fid));
+	ANSWERS(0, fi_close(&mr->fid));
+	munmap(memory, BYTES);
+}
+
 /* AMB-01: programs of later versions close a region before the objects that it is bound to. */
 static void regions_first(void)
 {
@@ -406,6 +425,7 @@ void registration_binding_groups(void)
 					       .caps = FI_RMA_EVENT, .api = FI_VERSION(1, 18) };
 
 	group("bind: counters", 0, NULL, counting);
+	group("bind: waiting for a counter", 0, NULL, waiting);
 	if (FI_VERSION_GE(fi_version(), later.api))
 		group("bind: regions first", 0, &later, regions_first);
 	group("bind: no counters", 0, &quiet_one, not_counting);

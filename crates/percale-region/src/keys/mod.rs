@@ -392,6 +392,32 @@ pub fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc
 mod tests {
     use super::*;
 
+    /// A row is given to the region of another key while a thread looks up the first key.
+    #[test]
+    fn lookup_never_finds_the_region_of_another_key() {
+        let keys = Keys::new(Duration::ZERO, Process::current().unwrap());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let kept = MemoryProperties { backed: true, writable: true };
+        let open = RegistrationProperties::new(Access::REMOTE_READ);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    for key in [1, 2] {
+                        let found = keys.find(key, AccessOrigin::default());
+                        assert!(found.is_err() || found.is_ok_and(|region| region.key() == key));
+                    }
+                }
+            });
+            for key in [1, 2].into_iter().cycle().take(100_000) {
+                let terms = RegistrationProperties { key: Some(key), ..open.clone() };
+                let region = keys.register(&terms, Segments::EMPTY, kept).unwrap();
+                drop(keys.revoke(&region));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            reader.join().unwrap();
+        });
+    }
+
     /// Requirements: KEY-004.
     #[test]
     fn domain_chosen_keys_are_found_in_one_probe() {

@@ -246,6 +246,52 @@ mod tests {
         assert_eq!(transport(&alone, &alone), Ok((Ruling::Verbs, RefusalReason::ShmNotAllowed)));
     }
 
+    /// A call names the connection that its caller has lost. If there is another connection now, it is kept.
+    #[test]
+    fn only_the_connection_that_a_call_names_is_given_up() {
+        let held = EstablishedConnection { token: token(1), address_status: AddressStatus::Met, there: true };
+        let knowledge = PeerKnowledge {
+            own: Incarnation([0; 16]),
+            held: Some(held),
+            claimed: false,
+            accepted: None,
+            met: false,
+            at_home: false,
+        };
+        let decision = |flags, reset, caller| {
+            super::call(&knowledge, &Hello { flags: flags | HelloFlags::TCP, reset, ..hello(1, false) }, caller)
+        };
+        let (met, claimed, none) = (AddressStatus::Met, AddressStatus::Claimed, HelloFlags::empty());
+        assert_eq!(decision(HelloFlags::RESET, token(1), met), CallDecision::AcceptInstead);
+        assert_eq!(decision(HelloFlags::RESET, token(2), met), CallDecision::Duplicate(token(1)));
+        assert_eq!(decision(HelloFlags::PROBE, token(1), met), CallDecision::Duplicate(token(1)));
+        assert_eq!(decision(none, [0; 16], met), CallDecision::Duplicate(token(1)));
+        assert_eq!(decision(HelloFlags::RESET, token(1), claimed), CallDecision::Busy, "the caller is not confirmed");
+    }
+
+    /// If both endpoints have accepted the other's call, the call of the smaller incarnation proceeds. Both endpoints
+    /// decide this on their own, and they may be of different versions of this library.
+    #[test]
+    fn of_two_accepted_calls_that_of_the_smaller_incarnation_proceeds() {
+        let accepting = Verdict { ruling: Ruling::Tcp, why: RefusalReason::AnotherHost, token: token(1) };
+        let decision = |own, peer, accepted| {
+            let knowledge = PeerKnowledge {
+                own: Incarnation([own; 16]),
+                held: None,
+                claimed: false,
+                accepted,
+                met: false,
+                at_home: false,
+            };
+            verdict(&knowledge, Incarnation([peer; 16]), &accepting, (([127, 0, 0, 1], 1).into(), 0))
+        };
+        for accepted in [AddressStatus::Met, AddressStatus::Claimed].map(Some) {
+            assert_eq!(decision(1, 2, accepted), VerdictDecision::Claim);
+            assert_eq!(decision(2, 1, accepted), VerdictDecision::Wait);
+        }
+        assert_eq!([decision(1, 2, None), decision(2, 1, None)], [VerdictDecision::Claim, VerdictDecision::Claim]);
+    }
+
     /// The state of one call at its initiator.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum CallState {

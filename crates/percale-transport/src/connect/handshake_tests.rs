@@ -141,6 +141,23 @@ fn answered_caller_gets_no_descriptor_shortage_reply() {
     assert!(b.no_descriptors().is_empty(), "a second hello would be taken for a verdict");
 }
 
+/// A member of the group may pass a call on to another member. Without a key, any address is accepted.
+#[test]
+fn keyed_call_is_direct_only_at_the_address_that_was_called() {
+    for (key, called, direct) in [(None, 9, true), (None, 7471, true), (Some("k"), 7471, true), (Some("k"), 9, false)] {
+        let [ours, theirs] = [1, 0].map(|number| hello(number, key.is_some()));
+        let theirs = Hello { called: ([127, 0, 0, 1], called).into(), ..theirs };
+        let side =
+            |initiator, hello| Handshake::new(initiator, hello, key.map(|key| AuthorizationKey::new(key.into())));
+        let (mut a, mut b) = (side(true, &theirs), side(false, &ours));
+        let words: Vec<u8> = a.output().drain(..).collect();
+        assert_eq!(b.feed(&words[..PREFIX_BYTES]), Ok(None));
+        assert!(matches!(b.feed(&words[PREFIX_BYTES..]), Ok(Some(HandshakeEvent::Wanted { .. }))));
+        b.answer_with_hello(&ours).unwrap();
+        assert_eq!(b.is_direct(), direct, "{key:?}, port {called}");
+    }
+}
+
 #[test]
 fn other_version_receives_our_hello() {
     let [_, mut b] = pair([None, None]);

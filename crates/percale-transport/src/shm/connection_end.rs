@@ -47,3 +47,28 @@ impl ConnectionEnd {
         self.reason.get().map_or("", String::as_str)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A reason that checks, when it is recorded, that the end was not reported before.
+    struct Early<'a>(&'a ConnectionEnd);
+
+    impl From<Early<'_>> for String {
+        fn from(Early(end): Early<'_>) -> Self {
+            assert!(!end.is_set(), "the end was reported without its reason");
+            "killed".to_owned()
+        }
+    }
+
+    #[test]
+    fn end_is_reported_with_its_first_reason() {
+        let end = ConnectionEnd::new(Arc::new(Doorbell::new().unwrap()), 3);
+        end.set(Early(&end));
+        end.set("closed");
+        assert!(end.is_set());
+        assert_eq!(end.reason(), "killed");
+        assert_eq!(end.doorbell.take_rung(|bit| assert_eq!(bit, 3)), 1);
+    }
+}

@@ -96,6 +96,20 @@ pub(super) struct TransferHalf {
     pub(super) state: AtomicU32,
 }
 
+impl TransferHalf {
+    /// Publishes the number of bytes that this side has copied.
+    #[inline]
+    pub(super) fn report(&self, copied: u64) {
+        self.done.store(copied, Ordering::Release);
+    }
+
+    /// Returns the number of bytes that the other side has copied. These bytes are visible to the caller.
+    #[inline]
+    pub(super) fn reported(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+}
+
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct PusherHalf(pub(super) TransferHalf);

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::pair::{GROWN_MAX, IDLE_MAX, PairMemory, RingSize};
-use super::ring::{NoRoom, Producer, Publish, RoomRequest, is_room_requested};
+use super::ring::{NoRoom, Producer, Publish, RoomRequest, clear_unfenced, is_room_requested, mark_unfenced};
 use super::sync::{Ordering, compiler_barrier, fence};
 use crate::Refused;
 use crate::local_memory::barrier;
@@ -202,16 +202,14 @@ impl RingSender {
         if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::is_registered() {
             return;
         }
-        marks.producer.unfenced.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        mark_unfenced(&marks.producer.unfenced);
         self.unfenced = true;
     }
 
     /// Ends streaming: publishes with fences again.
     #[cold]
     pub(super) fn fenced(&mut self) {
-        fence(Ordering::SeqCst);
-        self.pair.direction(self.side).producer.unfenced.store(0, Ordering::Release);
+        clear_unfenced(&self.pair.direction(self.side).producer.unfenced);
         (self.unfenced, self.streak) = (false, 0);
         self.look();
     }

@@ -7,7 +7,7 @@ use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
 use crate::testing::{Lent, Notes, Revocable, SinkReport};
 use crate::wire::head::{FrameKind, Head, Offer};
-use crate::{Broken, Link, PullError, Refused};
+use crate::{Broken, ConnectionId, Landing, Link, PullError, Refused, Sink};
 
 const MESSAGES: u64 = 60;
 const OFFERED: usize = 9_000;
@@ -170,6 +170,64 @@ fn link_loss_is_reported_after_sent_messages() {
         assert_eq!(notes.reported, [SinkReport::Frame(tagged(0, 1), vec![])]);
         assert_eq!(b.send(&tagged(0, 2), &Segments::EMPTY, false), Err(Refused::Broken));
     }
+}
+
+#[test]
+fn lost_connection_is_reported_at_both_ends() {
+    // Every frame ends its connection.
+    let network = Network::new(5, SimOptions { loss: 1_000_000, ..SimOptions::default() });
+    let (mut a, mut b) = network.connect();
+    assert_eq!(a.send(&tagged(0, 1), &Segments::EMPTY, false), Ok(()), "the sender does not detect the loss yet");
+    network.advance(1_000_000);
+    for link in [&mut a, &mut b] {
+        let mut notes = Notes::keeping(9);
+        let end = link.poll(0, &mut notes);
+        assert!(matches!(&end, Err(Broken::Died(why)) if why.contains("seed 0x5")), "{end:?}");
+        assert!(notes.reported.is_empty());
+    }
+}
+
+/// A sink that takes no frames.
+struct Paused(Notes);
+
+impl Sink for Paused {
+    fn takes(&self, _: ConnectionId) -> bool {
+        false
+    }
+
+    fn frame(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+        self.0.frame(from, head, payload);
+    }
+
+    fn begin(&mut self, from: ConnectionId, head: Head) -> Landing {
+        self.0.begin(from, head)
+    }
+
+    fn landed(&mut self, from: ConnectionId, token: u32) {
+        self.0.landed(from, token);
+    }
+
+    fn pulled(&mut self, _: ConnectionId, _: u32, _: Result<u64, PullError>) {}
+
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
+
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
+
+    fn pushed(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
+}
+
+#[test]
+fn receiver_that_takes_no_frames_gets_the_end_of_its_connection() {
+    let network = Network::new(5, SimOptions::default());
+    let (mut a, mut b) = network.connect();
+    let mut sink = Paused(Notes::keeping(9));
+    a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
+    network.advance(1_000_000);
+    assert_eq!(b.poll(0, &mut sink), Ok(false));
+    drop(a);
+    network.advance(1_000_000);
+    assert!(matches!(b.poll(0, &mut sink), Err(Broken::Died(_))));
+    assert_eq!(sink.0.reported, [SinkReport::Frame(tagged(0, 1), vec![])]);
 }
 
 #[test]

@@ -188,3 +188,32 @@ pub(super) fn broken(call: &'static str, error: Errno) -> Broken {
         other => Broken::System(named(call)(other).to_string(), other.raw_os_error()),
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[expect(unsafe_code, reason = "changes the action of a signal in a child; the block states its own reason")]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::system::forked::in_a_child;
+
+    /// SIGPIPE ends a process that has not changed the signal's action. A Rust program ignores the signal, but a C
+    /// program that loads this library may not.
+    #[test]
+    fn write_to_a_closed_connection_raises_no_signal() {
+        assert!(in_a_child(|| {
+            // SAFETY: this child has one thread, and no code of it depends on the action.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut socket = Socket::new(OwnedFd::from(ours).into(), &TcpOptions::default()).unwrap();
+            drop(listener.accept().unwrap());
+            // The first bytes cause a reset, after which each write fails.
+            while socket.write_one(b"reset").is_ok() {}
+            let failed =
+                [socket.write_one(b"one"), socket.write_held(b"held"), socket.write(b"prefix", &Segments::EMPTY)];
+            failed == [Err(Errno::PIPE); 3]
+        }));
+    }
+}

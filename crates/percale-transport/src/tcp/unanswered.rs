@@ -175,13 +175,8 @@ mod tests {
         }
     }
 
-    /// Simulates a kernel with a full receive buffer: everything that arrives is dropped, and nothing is acknowledged.
-    #[test]
-    fn peer_with_a_full_receive_buffer_is_not_lost() {
-        use std::io::Write;
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (reader, _) = listener.accept().unwrap();
+    /// Drops everything that arrives at a socket from now on. Nothing is acknowledged.
+    fn drop_everything(reader: &std::net::TcpStream) {
         let mut nothing = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }; // BPF_RET: drops the whole packet.
         let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
         // SAFETY: the program has one instruction, which is only read during the call.
@@ -195,6 +190,41 @@ mod tests {
             )
         };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The peer's window is closed, so no data is in flight, and then the peer disappears.
+    #[test]
+    fn unanswered_probes_of_a_closed_window_are_detected() {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        // Everything that the kernels accept is written, and everything that was sent is acknowledged.
+        loop {
+            assert!(Instant::now() < until, "the window stays open");
+            match socket.write(&[0; 64 << 10]) {
+                Ok(_) => {}
+                Err(_) if unanswered(&socket).is_some() => std::thread::yield_now(),
+                Err(_) => break,
+            }
+        }
+        drop_everything(&reader);
+        while unanswered(&socket).is_none() {
+            assert!(Instant::now() < until, "the unanswered probes are not detected");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Simulates a kernel with a full receive buffer: everything that arrives is dropped, and nothing is acknowledged.
+    #[test]
+    fn peer_with_a_full_receive_buffer_is_not_lost() {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        drop_everything(&reader);
         socket.write_all(b"dropped").unwrap();
         let timeout = Duration::from_millis(100);
         let mut answer_timer = AnswerTimer::new(timeout);

@@ -165,6 +165,30 @@ proptest! {
     }
 }
 
+/// The buffer of a message is in use until the message is acknowledged, also if the peer has returned its credit.
+#[test]
+fn unacknowledged_messages_are_limited_by_the_send_buffers() {
+    let mut credits = Credits::new();
+    for _ in 0..SENDS {
+        assert!(credits.has_room());
+        credits.spend();
+    }
+    assert!(!credits.has_room());
+    credits.come(false, 3, 0).unwrap();
+    assert!(!credits.has_room());
+    for number in 0..(CREDITS + 3 - SENDS) as u64 {
+        credits.acknowledge(number).unwrap();
+        assert!(credits.has_room());
+        credits.spend();
+        assert!(!credits.has_room(), "message {number}");
+    }
+    // Now all messages wait for the peer to read.
+    (0..SENDS as u64).for_each(|number| credits.acknowledge((CREDITS + 3 - SENDS) as u64 + number).unwrap());
+    assert!(credits.is_calm() && !credits.has_room());
+    credits.come(false, 1, 0).unwrap();
+    assert!(credits.has_room());
+}
+
 /// The last acknowledgement of a peer that exits may be lost. The credits that the peer has returned for the messages
 /// that it has read are sufficient.
 ///

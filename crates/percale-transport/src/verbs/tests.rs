@@ -16,6 +16,18 @@ pub(super) fn adapter() -> Option<Arc<Adapter>> {
     }
 }
 
+/// An owner of a registration cache that cannot be opened.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(super) struct NoCache;
+
+#[cfg(not(loom))]
+impl Registers for NoCache {
+    fn cache(&self, _: VerbsRegistrar) -> Option<&pindown::Cache<VerbsRegistrar>> {
+        None
+    }
+}
+
 /// One end of a connection, with a page to send from and a page to receive into.
 pub(super) struct Side {
     pub(super) queue: Arc<CompletionQueue>,

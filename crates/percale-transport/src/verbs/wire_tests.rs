@@ -144,6 +144,24 @@ fn one_read_finds_a_message_behind_many_acknowledgements() {
     assert_eq!(one.read_one(&mut [0; 8]), Ok(1), "the peer's device has acknowledged it");
 }
 
+/// The owner of a wire with unread bytes must not sleep.
+#[test]
+fn wire_with_unread_bytes_is_not_calm() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, mut two) = wires(&adapter);
+    assert!(two.is_calm());
+    assert_eq!(one.write_one(&[1, 2]), Ok(2));
+    until(|| {
+        two.take();
+        (!two.arrived.is_empty()).then_some(())
+    });
+    for _ in 0..2 {
+        assert!(!two.is_calm());
+        assert_eq!(two.read_one(&mut [0]), Ok(1));
+    }
+    assert!(two.is_calm());
+}
+
 /// Requirements: CON-019.
 #[test]
 fn returned_credit_proves_arrival() {
@@ -233,4 +251,35 @@ fn invalid_completion_or_message_ends_the_stream() {
     assert!(wire.failure().is_none());
     wire.completed(&good);
     assert!(wire.failure().is_some(), "a slot was filled twice");
+}
+
+/// The link over a wire. Its type differs in models.
+#[cfg(not(loom))]
+mod link {
+    use super::*;
+    use crate::Link as _;
+    use crate::region::AccessOrigin;
+    use crate::verbs::VerbsLink;
+    use crate::verbs::tests::NoCache;
+    use crate::wire::head::{FrameKind, Head};
+
+    /// The close of a link waits for the acknowledgement of the peer's device.
+    #[test]
+    fn close_without_acknowledgement_is_reported() {
+        let Some(adapter) = adapter() else { return };
+        let (one, mut two) = wires(&adapter);
+        // The queue pair is destroyed. The TCP connections are kept, because their end would signal this.
+        let connection = two.watched.take();
+        drop(two);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let called = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let accepted = listener.accept().expect("a connection");
+        let (socket, pins) = (OwnedFd::from(called).into(), Arc::new(NoCache));
+        let link = VerbsLink::new(one, socket, TcpOptions::default(), None, AccessOrigin::default(), pins);
+        let mut link = link.expect("a link");
+        let head = Head { kind: FrameKind::Message, ..Head::default() };
+        link.send(&head, &Segments::EMPTY, false).expect("room for a frame");
+        assert!(!link.linger(Duration::from_secs(60)), "a message that was not acknowledged counts as delivered");
+        drop((connection, accepted));
+    }
 }

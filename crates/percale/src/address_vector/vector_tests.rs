@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -131,16 +132,26 @@ fn receive_context_of_a_peer_resolves_to_its_address() {
 
 #[test]
 fn readers_never_see_a_mixture_of_two_addresses() {
+    // The port is in the word of an entry, and the rest of the address in its record.
+    let numbered = |n: u32| {
+        let mut address = v6(n);
+        address.set_port(n as u16 + 1);
+        address
+    };
     let vector = vector();
-    vector.insert(v6(0)).unwrap();
+    vector.insert(numbered(0)).unwrap();
     std::thread::scope(|scope| {
+        // A read overlaps with a write only while both threads run, so the changes that the reader sees are counted.
         let reader = scope.spawn(|| {
-            let mut seen = 0u32;
-            while seen < 20_000 {
-                if let Some(SocketAddr::V6(address)) = vector.lookup(PeerAddress(0)) {
+            let end = Instant::now() + Duration::from_secs(5);
+            let (mut last, mut changes) = (0, 0);
+            while changes < 20_000 && Instant::now() < end {
+                for _ in 0..100 {
+                    let Some(SocketAddr::V6(address)) = vector.lookup(PeerAddress(0)) else { continue };
                     let n = u32::try_from(address.ip().to_bits() & 0xffff_ffff).unwrap();
-                    assert_eq!(SocketAddr::V6(address), v6(n));
-                    seen += 1;
+                    assert_eq!(SocketAddr::V6(address), numbered(n));
+                    changes += u32::from(n != last);
+                    last = n;
                 }
             }
         });
@@ -148,7 +159,7 @@ fn readers_never_see_a_mixture_of_two_addresses() {
         while !reader.is_finished() {
             n = (n + 1) % 0xffff;
             vector.remove(PeerAddress(0)).unwrap();
-            vector.insert(v6(n)).unwrap();
+            vector.insert(numbered(n)).unwrap();
         }
         reader.join().unwrap();
     });
@@ -198,6 +209,19 @@ fn failed_symmetric_insertion_leaves_vector_unchanged() {
     assert_eq!((vector.len(), vector.changes()), (0, 0));
     assert_eq!(vector.insert_service("10.1.1.1", "5000"), Ok(PeerAddress(0)));
     assert_eq!(vector.lookup(PeerAddress(0)), "10.1.1.1:5000".parse().ok());
+}
+
+#[test]
+fn named_vectors_of_different_families_are_separate() {
+    let name = format!("unit-family-{}", std::process::id());
+    let open = |family| {
+        AddressVector::new(VectorOptions { name: Some(name.clone()), family, ..VectorOptions::default() }).unwrap()
+    };
+    let [any, four, six] = [None, Some(Family::V4), Some(Family::V6)].map(open);
+    assert_eq!([four.insert(v4(1)), six.insert(v6(2))], [Ok(PeerAddress(0)), Ok(PeerAddress(0))]);
+    assert_eq!((any.len(), four.len(), six.len()), (0, 1, 1));
+    assert_eq!(open(Some(Family::V4)).lookup(PeerAddress(0)), Some(v4(1)), "the vector of this family");
+    assert_eq!(open(Some(Family::V6)).lookup(PeerAddress(0)), Some(v6(2)), "the vector of this family");
 }
 
 /// Requirements: AV-011.

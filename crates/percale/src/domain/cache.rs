@@ -450,3 +450,16 @@ impl Domain {
         Ok(device::behind(table, cache))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promise_about_unseen_changes_takes_precedence_over_locked_memory() {
+        let settings = CacheSettings::default();
+        assert_eq!(settings.clone().refuse_guards().unseen, Unseen::GuardsRefused);
+        let both = [settings.clone().no_unseen_changes().refuse_guards(), settings.refuse_guards().no_unseen_changes()];
+        assert!(both.iter().all(|settings| settings.unseen == Unseen::NeverMade), "{both:?}");
+    }
+}

@@ -532,6 +532,38 @@ mod tests {
     }
 
     #[test]
+    fn end_of_a_member_wakes_the_task_of_its_set() {
+        let mut operations = Operations::default();
+        let set = operations.start_set(VecDeque::with_capacity(4));
+        let members = [1, 2, 3].map(|len| operations.start(buffer(len)));
+        for (number, member) in (0..).zip(members) {
+            operations.add_to_set(set, number, Some(member));
+        }
+        let wakes = Arc::new(Wakes(AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&wakes));
+        let wakes_after = |operations: &mut Operations, end: &dyn Fn(&mut Operations)| {
+            end(operations);
+            operations.take_deferred_actions().run();
+            wakes.0.load(Ordering::SeqCst)
+        };
+        let waits = |operations: &mut Operations| {
+            assert!(operations.set_waker(set, &waker, &mut Some(waker.clone())));
+        };
+        waits(&mut operations);
+        assert_eq!(wakes_after(&mut operations, &|operations| operations.succeed(entry(members[1]))), 1);
+        let canceled = ErrorEntry::new(entry(members[0]), ErrorCode::Canceled);
+        waits(&mut operations);
+        assert_eq!(wakes_after(&mut operations, &|operations| operations.fail(canceled.clone())), 2);
+        // No task waits.
+        assert_eq!(wakes_after(&mut operations, &|operations| operations.succeed(entry(members[2]))), 2);
+        // A member that has ended before.
+        waits(&mut operations);
+        assert_eq!(wakes_after(&mut operations, &|operations| operations.add_to_set(set, 3, None)), 3);
+        let ended: Vec<_> = std::iter::from_fn(|| operations.take_ended_member(set)).collect();
+        assert_eq!(ended, [1, 0, 2, 3]);
+    }
+
+    #[test]
     fn endpoint_close_ends_exactly_the_pending_operations() {
         let mut operations = Operations::default();
         let [waits, finished, many, parked] = [1, 2, 3, 4].map(|len| operations.start(buffer(len)));

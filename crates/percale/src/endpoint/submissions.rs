@@ -263,3 +263,41 @@ impl Starter for Submissions {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::completion::wait::tests::is_readable;
+    use crate::local_memory::doorbell::WakeMethod;
+
+    /// A thread that sleeps for the endpoint begins an operation that becomes due while the endpoint is counting.
+    #[test]
+    fn operation_that_is_due_while_its_endpoint_counts_wakes_a_sleeper() {
+        let submissions = || {
+            let doorbell = Arc::new(Doorbell::private().unwrap());
+            (Submissions::new(Arc::clone(&doorbell)), doorbell)
+        };
+        let kick_wakes = |(submissions, doorbell): &(Submissions, Arc<Doorbell>)| {
+            doorbell.drain();
+            doorbell.arm(WakeMethod::Event);
+            submissions.counting(|| submissions.kick());
+            let is_woken = is_readable(doorbell.event_fd());
+            doorbell.disarm();
+            is_woken
+        };
+        // The mark of a progress thread lasts until the thread ends.
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let [own, other] = [(); 2].map(|()| submissions());
+                assert!(!kick_wakes(&own), "no operation is due");
+                own.0.any.store(true, Ordering::SeqCst);
+                assert!(kick_wakes(&own));
+                other.0.progressing();
+                assert!(kick_wakes(&own), "this thread makes progress on another endpoint");
+                own.0.progressing();
+                assert!(!kick_wakes(&own), "this thread begins the operation");
+            });
+            thread.join().unwrap();
+        });
+    }
+}

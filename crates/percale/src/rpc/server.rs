@@ -294,3 +294,27 @@ impl Future for Reply {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::domain::DomainBuilder;
+    use crate::transport::sim::{Network, SimOptions};
+
+    #[test]
+    fn rejections_that_a_client_does_not_read_are_bounded() {
+        let network = Network::new(1, SimOptions::default());
+        let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
+        let vector = domain.address_vector().build().unwrap();
+        let at_server = domain.endpoint().vector(&vector).bind_shared("10.0.0.1:1").unwrap();
+        // This endpoint makes no progress, so the connection takes only some of the rejections.
+        let at_client = domain.endpoint().bind_shared("10.0.0.2:1").unwrap();
+        let client = vector.insert(at_client.address()).unwrap();
+        let mut server = Server::new(&at_server, Service::default()).unwrap();
+        for call in 0..3 * REJECTIONS as u64 {
+            server.reject(client, request_tag(0, call), Status::RequestTooLong(1));
+            assert!(server.rejections.len() <= REJECTIONS, "{} rejections wait", server.rejections.len());
+        }
+        assert_eq!(server.rejections.len(), REJECTIONS);
+    }
+}

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "tests the raw API; each block states why its call is sound")]
 
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::*;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, ErrorCode};
+use crate::completion::wait::Driven;
 use crate::domain::{Domain, DomainBuilder};
 use crate::endpoint::work::{OpFlags, ReceiveWork};
 use crate::local_memory::volatile::Segments;
@@ -267,6 +269,36 @@ fn flush_cancels_work_after_another_domain_closed() {
     }
     trigger.add(1);
     assert_eq!(count.value(), 0, "work began after its domain had ended");
+}
+
+/// A driver of a counter that closes an endpoint when it is asked to make progress automatically.
+struct ClosesWhenAutomated(SharedEndpoint);
+
+impl Driven for ClosesWhenAutomated {
+    fn progress(&self) {}
+
+    fn automate(&self) -> io::Result<()> {
+        self.0.shut();
+        Ok(())
+    }
+}
+
+/// An endpoint is closed after its work was accepted and before the work waits for the counter.
+#[test]
+fn work_submitted_while_its_endpoint_closes_is_canceled() {
+    let (domain, counter) = (domain(), Counter::new());
+    let vector = domain.address_vector().build().unwrap();
+    let endpoint = domain.endpoint().vector(&vector).bind_shared("10.0.0.1:1").unwrap();
+    let driver: Arc<dyn Driven> = Arc::new(ClosesWhenAutomated(endpoint.clone()));
+    counter.attach(&driver).unwrap();
+    let (from, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::empty());
+    let receive = RawOperation::Receive(ReceiveWork { from, segments, tag: None, context: 7, flags });
+    let work = Work::Transfer(endpoint.clone(), receive);
+    let work = DeferredWork { work, counter: counter.clone(), threshold: 1, counting: None };
+    // SAFETY: the operation uses no memory.
+    let id = unsafe { domain.queue_work(work) }.unwrap();
+    assert!(endpoint.is_closed() && !counter.has_work(), "work of a closed endpoint waits");
+    assert!(!domain.cancel_work(&id));
 }
 
 /// Closes an endpoint when it is woken.

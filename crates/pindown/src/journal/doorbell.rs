@@ -102,3 +102,28 @@ impl MonitorDoorbell for EventDoorbell {
         rustix::io::read(&self.event, &mut count).ok();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_rings_for_any_number_of_waiting_threads() {
+        let doorbell = EventDoorbell::new().expect("a descriptor");
+        let rings = || {
+            doorbell.ring();
+            let mut count = [0; 8];
+            rustix::io::read(&doorbell.event, &mut count).is_ok()
+        };
+        let mut waiting = Vec::new();
+        assert!(!rings(), "no thread waits");
+        for count in 1..4 {
+            waiting.push(WaitingThread::on(&doorbell));
+            assert!(rings(), "{count} threads wait");
+        }
+        for count in (0..3).rev() {
+            waiting.pop();
+            assert_eq!(rings(), count != 0, "{count} threads wait");
+        }
+    }
+}

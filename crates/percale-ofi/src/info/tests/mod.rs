@@ -10,7 +10,7 @@ use crate::provider::{API, fi_prov_ini};
 mod wishes;
 
 /// A list of results, freed on drop.
-struct Answer(*mut fi_info);
+pub(crate) struct Answer(pub(crate) *mut fi_info);
 
 impl Drop for Answer {
     fn drop(&mut self) {
@@ -77,19 +77,19 @@ impl Entry {
 }
 
 /// Hints with all attributes, as `fi_allocinfo` creates them, on the stack.
-struct TestHints {
-    info: fi_info,
+pub(crate) struct TestHints {
+    pub(crate) info: fi_info,
     tx: fi_tx_attr,
     rx: fi_rx_attr,
-    ep: fi_ep_attr,
-    domain: fi_domain_attr,
+    pub(crate) ep: fi_ep_attr,
+    pub(crate) domain: fi_domain_attr,
     fabric: fi_fabric_attr,
     /// The strings that pointers in the hints refer to.
     kept: Vec<CString>,
 }
 
 impl TestHints {
-    fn new(change: impl FnOnce(&mut Self)) -> Self {
+    pub(crate) fn new(change: impl FnOnce(&mut Self)) -> Self {
         let mut wishes = Self {
             info: fi_info::ZERO,
             tx: fi_tx_attr::ZERO,
@@ -109,7 +109,7 @@ impl TestHints {
     }
 
     /// Calls getinfo with these hints.
-    fn ask(&mut self, version: u32) -> Result<Answer, (c_int, String)> {
+    pub(crate) fn ask(&mut self, version: u32) -> Result<Answer, (c_int, String)> {
         self.info.tx_attr = &raw mut self.tx;
         self.info.rx_attr = &raw mut self.rx;
         self.info.ep_attr = &raw mut self.ep;
@@ -269,7 +269,7 @@ fn nodes_and_services_become_addresses() {
 }
 
 /// Returns a value that a call writes.
-fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
+pub(crate) fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
     let mut place = std::ptr::null_mut();
     assert_eq!(call(&raw mut place), 0);
     place

@@ -321,3 +321,71 @@ impl WindowCell {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::local_memory::buffer::{Buffer, BufferExt as _};
+    use crate::local_memory::volatile::Segments;
+    use crate::stuck::StuckPeer;
+    use crate::system::forked::Process;
+
+    const WHOLE: WindowBinding = WindowBinding { offset: 0, len: 16, access: Access::REMOTE_READ };
+
+    /// Calls `test` with a table of keys and a region of 16 bytes.
+    fn with_region(test: impl FnOnce(&Keys, &Arc<Registered>)) {
+        let mut memory = Buffer::from(vec![0; 16]);
+        let region = Registered::for_test(Segments::one(memory.segment_for_receive().unwrap()));
+        test(&Keys::new(Duration::ZERO, Process::current().unwrap()), &region);
+    }
+
+    #[test]
+    fn window_lies_within_its_region() {
+        with_region(|_, region| {
+            let check = |offset, len| WindowBinding { offset, len, ..WHOLE }.check(region);
+            for (offset, len) in [(0, 16), (0, 0), (8, 8), (15, 1), (16, 0)] {
+                assert_eq!(check(offset, len), Ok(()), "{len} bytes at {offset}");
+            }
+            let (beyond, far) = ([(0, 17), (8, 9), (15, 2), (16, 1), (17, 0)], u64::MAX);
+            for (offset, len) in beyond.into_iter().chain([(1, far), (far, 0), (far, 1), (far, far)]) {
+                assert_eq!(check(offset, len), Err(WindowError::Range), "{len} bytes at {offset}");
+            }
+        });
+    }
+
+    #[test]
+    fn invalidation_of_an_old_key_keeps_the_new_one() {
+        with_region(|keys, region| {
+            let (cell, via, peer) = (keys.allocate_window(WindowType::TwoB).unwrap(), AccessOrigin::default(), 5);
+            let bind = |byte| cell.bind(keys, (region, &WHOLE), byte, (via, peer)).unwrap();
+            let old = bind(1);
+            assert_eq!(cell.invalidate(keys, old, Invalidator::Peer(via)), Ok(true));
+            let new = bind(2);
+            for by in [Invalidator::Peer(via), Invalidator::Owner(via, peer)] {
+                assert_eq!(cell.invalidate(keys, old, by), Err(WindowError::NotBound));
+                assert_eq!(cell.query(), (new, true, false));
+            }
+            assert_eq!(cell.invalidate(keys, new, Invalidator::Owner(via, peer)), Ok(true));
+        });
+    }
+
+    /// The memory under a dropped window stays in use while a peer accesses it.
+    #[test]
+    fn dropped_window_refers_to_its_region_until_its_peers_have_finished() {
+        with_region(|keys, region| {
+            let cell = keys.allocate_window(WindowType::One).unwrap();
+            cell.rebind(keys, region, &WHOLE).unwrap();
+            let peer = Arc::<StuckPeer>::default();
+            assert!(cell.bound().unwrap().grants().add(Arc::clone(&peer) as _, 0));
+            cell.abandon(keys);
+            keys.free_parked();
+            assert_eq!(region.windows().count(), 1, "the peer is accessing the memory");
+            peer.retired.store(true, Ordering::Release);
+            keys.free_parked();
+            assert_eq!(region.windows().count(), 0);
+        });
+    }
+}

@@ -105,6 +105,49 @@ fn advertised_address_is_proven_only_by_connecting_to_it() {
     assert!(up.identity.proven && up.identity.address == b.address(), "{:?}", up.identity);
 }
 
+/// The endpoint at the advertised address confirms the call. Only if it is the caller is the address proven.
+#[test]
+fn address_is_proven_only_by_the_caller_itself() {
+    let [one, _] = services();
+    let a = Peer::tcp(&one);
+    for (number, answering, proven) in [(3, 3, true), (4, 5, false)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = std::thread::spawn(move || {
+            let answering = Hello { address, ..hello(answering) };
+            let (socket, _) = listener.accept().unwrap();
+            let mut liar = Liar::over(socket, Handshake::new(false, &answering, None));
+            let mut bytes = [0; crate::wire::hello::HELLO_BYTES];
+            liar.socket.read_exact(&mut bytes).unwrap();
+            let (prefix, rest) = bytes.split_at(crate::wire::hello::PREFIX_BYTES);
+            liar.handshake.feed(prefix).unwrap();
+            liar.handshake.feed(rest).unwrap();
+            let Some(HandshakeEvent::Hello(probe)) = liar.handshake.answer_with_hello(&answering).unwrap() else {
+                panic!("no hello")
+            };
+            assert!(probe.flags.contains(HelloFlags::PROBE));
+            liar.rule(Ruling::Known, probe.reset)
+        });
+        let mut liar = Liar::call(a.address(), &Hello { address, ..hello(number) });
+        assert_eq!(liar.verdict().ruling, Ruling::Tcp);
+        liar.commit();
+        assert_eq!(a.up().identity.proven, proven, "the caller is {number}, and {answering} answered");
+        drop(answers.join().unwrap());
+    }
+}
+
+#[test]
+fn caller_cannot_choose_an_excluded_transport() {
+    let [one, _] = services();
+    let a = Peer::with(&one, |options| options.transports = Transports::SHM);
+    let caller = Hello { flags: HelloFlags::SHM, place: crate::host::place(), address: nowhere(), ..hello(3) };
+    let mut liar = Liar::call(a.address(), &caller);
+    assert_eq!(liar.verdict().ruling, Ruling::Shm);
+    liar.commit();
+    let error = a.error();
+    assert!(matches!(&error, ConnectError::Protocol(why) if why.contains("not allowed")), "{error}");
+}
+
 #[test]
 fn impostor_of_connected_peer_gains_and_changes_nothing() {
     let [one, two] = services();

@@ -3,8 +3,11 @@
 use std::io::{Read, Write};
 
 use super::*;
+use crate::connect::meeting::{DescriptorBudget, Meeting};
 use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::VERSION;
+use crate::wire::meeting::{Confirm, MeetingAnswer, MeetingHalf, MeetingOffer};
+use crate::wire::refusal_reason::RefusalReason;
 
 #[test]
 fn connect_to_closed_port_is_refused_immediately() {
@@ -60,6 +63,29 @@ fn drained_socket_causes_no_wakeups_until_hang_up() {
     assert!(matches!(setup::drain(&mut setup), setup::SetupOutcome::Drop));
 }
 
+/// A socket that calls a free port of its host may get this port as its own.
+#[test]
+fn socket_connected_to_itself_is_a_refused_connection() {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let own = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&own, &address).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&own).unwrap()).unwrap();
+    rustix::net::connect(&own, &address).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, from) = listener.accept().unwrap();
+    for (socket, peer, expected) in
+        [(own, address, Err(ConnectError::Refused(address))), (accepted.into(), from, Ok(true))]
+    {
+        let hello = handshake::fuzz::hello(3, false);
+        let handshake = handshake::Handshake::new(false, &hello, None);
+        let setup = setup::Setup::called(1, handshake, hello, (ProcessSocket::from(socket), peer), Instant::now());
+        assert_eq!(setup.connected(), expected);
+    }
+    drop(caller);
+}
+
 #[test]
 fn unknown_protocol_gets_no_reply_and_other_version_gets_ours() {
     let [one, _] = services();
@@ -112,6 +138,52 @@ fn unknown_token_at_the_unix_socket_gets_no_answer() {
     assert!(!matches!(rustix::io::read(&socket, &mut [0u8; 8]), Ok(1..)), "an unknown token gets no answer");
     a.registration.connect(1, b.address());
     assert!(matches!(a.up().link, EstablishedTransport::Shm(_)));
+}
+
+/// A process that returns the challenge was alive after its descriptors were opened. The caller accepts no other.
+#[test]
+fn meeting_is_completed_only_with_the_challenge() {
+    for wrong in [0, 1, 1 << 63] {
+        let doorbell = TestDoorbell::new(PAIR);
+        let local = Arc::clone(&doorbell) as Arc<dyn LocalDoorbell>;
+        let incarnation = Incarnation::random().unwrap();
+        let listener = listen::unix_listener(&incarnation).unwrap();
+        let mut meeting = Meeting::call(&local, &incarnation, [1; 16], DescriptorBudget::All).unwrap();
+        let called = rustix::net::accept(&listener).unwrap();
+        let (offer, passed) = passing::receive::<MeetingOffer>(called.as_fd()).unwrap().unwrap();
+        assert_eq!(passed.len(), 3);
+        let echo = offer.half.challenge.get() ^ wrong;
+        let answer = MeetingAnswer::new(RefusalReason::SameHost, 0, echo.into(), MeetingHalf::default());
+        passing::send(called.as_fd(), &answer, &local.descriptors().unwrap()).unwrap();
+        let expected = if wrong == 0 { Ok(true) } else { Err(RefusalReason::PeerUnknown) };
+        assert_eq!(meeting.read_answer().map_err(|degraded| degraded.why), expected, "{wrong:#x}");
+        let confirmed = passing::receive::<Confirm>(called.as_fd()).unwrap();
+        assert_eq!(confirmed.is_some(), wrong == 0);
+    }
+}
+
+/// The same for the side that was called.
+#[test]
+fn offer_is_confirmed_only_with_the_challenge() {
+    use rustix::net::{AddressFamily, SocketType};
+    for wrong in [0, 1, 1 << 63] {
+        let doorbell = TestDoorbell::new(PAIR);
+        let local = Arc::clone(&doorbell) as Arc<dyn LocalDoorbell>;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, listen::FLAGS, None).unwrap();
+        let passed = vec![
+            doorbell.make_pair().unwrap(),
+            doorbell.memory.try_clone().unwrap(),
+            doorbell.event.try_clone().unwrap(),
+        ];
+        let offer = MeetingOffer::new([1; 16], MeetingHalf::default());
+        let meeting = Meeting::answer(&local, ours.into(), &offer, passed, DescriptorBudget::All).unwrap();
+        let (answer, _) = passing::receive::<MeetingAnswer>(theirs.as_fd()).unwrap().unwrap();
+        let echo = answer.half.challenge.get() ^ wrong;
+        passing::send(theirs.as_fd(), &Confirm::new(echo.into()), &[]).unwrap();
+        let expected = if wrong == 0 { Ok(true) } else { Err(RefusalReason::PeerUnknown) };
+        assert_eq!(meeting.read_confirm().map_err(|degraded| degraded.why), expected, "{wrong:#x}");
+    }
 }
 
 #[test]

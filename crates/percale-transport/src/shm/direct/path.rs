@@ -185,10 +185,7 @@ impl DirectPath {
     fn announced<R>(&mut self, checked: CheckedAccess<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {
         let entry = self.page.as_ref().and_then(|page| page.entry(checked.grant.entry)).ok_or(DirectError::Stale)?;
         let line = self.pair.announcements(self.side);
-        self.announcer.enter(line);
-        let result = if entry.holds(checked.grant.generation) { Ok(access()) } else { Err(DirectError::Stale) };
-        self.announcer.leave(line);
-        result
+        self.announcer.access(line, entry, checked.grant.generation, access).ok_or(DirectError::Stale)
     }
 
     /// Executes an access of one segment that is long or needs the kernel.

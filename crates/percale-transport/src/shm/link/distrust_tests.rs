@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use super::*;
 use crate::local_memory::mapping::{Mapping, sealed_memfd};
 use crate::local_memory::volatile::ViewExt as _;
-use crate::shm::fuzz_ring;
 use crate::shm::pair::PAIR_BYTES;
+use crate::shm::{ForgedLine, fuzz_ring};
 
 #[test]
 fn setup_parameters_are_validated() {
@@ -44,6 +44,99 @@ fn memory_mapped_during_setup_is_not_mapped_again() {
         (parts.pair, parts.peer_doorbell) = (nothing(), nothing());
     }
     assert!(ShmLink::new(one).is_ok() && ShmLink::new(two).is_ok());
+}
+
+/// The creator of a pair may not have allocated its memory. The other side allocates it, so that no access of a message
+/// fails for lack of memory.
+#[test]
+fn memory_of_an_idle_pair_is_allocated_when_it_is_mapped() {
+    let memory = sealed_memfd("percale-test", PAIR_BYTES, 0).unwrap();
+    let allocated = || rustix::fs::fstat(&memory).unwrap().st_blocks * 512;
+    assert_eq!(allocated(), 0);
+    let _pair = PairMemory::new(rustix::io::dup(&memory).unwrap()).unwrap();
+    assert!(allocated() >= 16 << 10, "{} bytes", allocated());
+}
+
+/// Returns the violation of the protocol with which side 1 ends the connection.
+fn violation(both: &mut [Peer; 2]) -> String {
+    let peer = &mut both[1];
+    match (0..10).find_map(|_| peer.link.poll(9, &mut peer.seen).err()) {
+        Some(Broken::Protocol(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn invalid_frame_ends_the_connection() {
+    let mut both = peers(false, HEAP);
+    // A payload that is longer than the small ring allows.
+    let message = Head { kind: FrameKind::Message, len: 2049, ..Head::default() };
+    both[0].link.forge_line(&ForgedLine::of(&message, &[]), 0);
+    assert_eq!(violation(&mut both), "a payload longer than its ring allows");
+
+    let mut both = peers(false, HEAP);
+    let message = Head { kind: FrameKind::Message, flags: Flags::PART, ..Head::default() };
+    both[0].link.forge_line(&ForgedLine::of(&message, &[]), 0);
+    assert!(violation(&mut both).contains("flags"));
+    assert!(both[1].seen.messages.is_empty());
+}
+
+#[test]
+fn larger_ring_is_announced_only_once() {
+    let mut both = peers(false, HEAP);
+    both[0].send(1, &[1; 4000], false).unwrap();
+    run(&mut both, |both| both[1].seen.messages.len() == 1);
+    let again = Head { kind: FrameKind::Transport, tag: crate::shm::sender::GROW, ..Head::default() };
+    both[0].link.forge_line(&ForgedLine::of(&again, &[]), 0);
+    assert_eq!(violation(&mut both), "unknown transport frame");
+    assert_eq!(both[1].seen.messages.len(), 1);
+}
+
+/// Side 1 pulls `len` bytes of operation 3. Side 0 receives the request.
+fn request(both: &mut [Peer; 2], len: usize, into: &mut Memory, from: &mut Memory) -> (Head, Vec<u8>) {
+    let address = from.heap.as_ptr().expose_provenance() as u64;
+    let offer = Offer { len: (len as u64).into(), address: address.into(), pieces: 1.into(), ..Offer::default() };
+    both[1].link.pull(3, &offer, &into.lease(), 7).unwrap();
+    run(both, |both| !both[0].seen.requests.is_empty());
+    both[0].seen.requests.remove(0)
+}
+
+#[test]
+fn more_data_than_was_requested_ends_the_connection() {
+    const LEN: usize = 1000;
+    for (first, second) in [(LEN + 1, 1), (LEN - 1, 2)] {
+        let mut both = peers(false, HEAP);
+        let (mut source, mut target) = (Memory::new(LEN, Kept::Heap), Memory::new(LEN, Kept::Heap));
+        let (head, bytes) = request(&mut both, LEN, &mut target, &mut source);
+        both[0].link.push(head.id, head.tag, View::of(&bytes), &source.lease()).unwrap();
+        let mut offset = 0;
+        for len in [first, second] {
+            let id = head.tag as u32;
+            let data = Head { kind: FrameKind::Data, flags: Flags::ID, tag: offset, id, len: len as u32, ..head };
+            let send = |payload: &Segments| both[0].link.send(&data, payload, false);
+            Segments::lend(&vec![1; len], send).unwrap();
+            offset += len as u64;
+        }
+        assert_eq!(violation(&mut both), "data at a wrong offset");
+    }
+}
+
+#[test]
+fn invalid_pull_ends_the_connection() {
+    const LEN: usize = 1 << 20;
+    // The request is valid, asks for chunks that are too short or too long, or is made twice.
+    for (chunk, valid) in [(None, 1), (Some(4095), 0), (Some((128 << 10) + 1), 0), (Some(u32::MAX), 0)] {
+        let mut both = peers(true, HEAP);
+        let (mut source, mut target) = (Memory::new(LEN, Kept::Heap), Memory::new(LEN, Kept::Heap));
+        let (head, mut bytes) = request(&mut both, LEN, &mut target, &mut source);
+        if let Some(chunk) = chunk {
+            bytes[4..8].copy_from_slice(&u32::to_le_bytes(chunk));
+        }
+        let mut push = || both[0].link.push(head.id, head.tag, View::of(&bytes), &source.lease());
+        let accepted = (0..3).take_while(|_| push().is_ok()).count();
+        assert_eq!(accepted, valid, "{chunk:?}");
+        both.iter().for_each(|peer| peer.link.connection_end().set("over"));
+    }
 }
 
 #[test]

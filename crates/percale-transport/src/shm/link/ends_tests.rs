@@ -163,6 +163,34 @@ fn pull_started_after_peer_loss_ends() {
     }
 }
 
+/// The pusher has copied the whole message and closes the connection. The puller has not noticed the end of the copies.
+#[test]
+fn message_that_arrived_whole_before_the_goodbye_is_received() {
+    for cma in [true, false] {
+        let kept = if cma { Kept::Heap } else { Kept::Arena };
+        let mut both = peers(cma, HEAP);
+        let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, kept));
+        let bytes = pattern(5, LEN);
+        View::of(&bytes).copy_into(&source.segments(), 0);
+        under_way(&mut both, &mut source, &mut target);
+        let [mut a, mut b] = both;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while a.seen.pushed.is_empty() {
+            assert!(Instant::now() < deadline, "the pusher does not finish alone");
+            a.link.poll(9, &mut a.seen).unwrap();
+        }
+        assert_eq!(a.seen.pushed, [(3, Ok(()))]);
+        let bye = Head { kind: FrameKind::Bye, ..Head::default() };
+        a.link.send(&bye, &Segments::EMPTY, false).unwrap();
+        drop(a);
+        assert!(b.seen.pulled.is_empty());
+        while b.link.poll(9, &mut b.seen).is_ok() {}
+        assert_eq!(b.link.poll(9, &mut b.seen), Err(Broken::Closed));
+        assert_eq!(b.seen.pulled, [(7, Ok(LEN as u64))]);
+        assert!(target.segments().to_vec() == bytes);
+    }
+}
+
 /// The sides for which the kernel refuses to copy from some point on.
 const FORBIDDEN: [[bool; 2]; 3] = [[true, false], [false, true], [true, true]];
 

@@ -19,7 +19,7 @@ use super::direct::{Direct, DirectError, Initiator, LinkParts, Lookup};
 use super::draining_link::DrainingLink;
 use super::pair::{Mappings, PairMemory, RingSize};
 use super::parts::{SetUpError, ShmLinkParts};
-use super::ring::{AssemblyBuffer, Consumer, SCRATCH};
+use super::ring::{AssemblyBuffer, Consumer, SCRATCH, is_unfenced};
 use super::sender::{RingSender, SendError};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
@@ -182,7 +182,7 @@ impl ShmLink {
         let direction = self.pair.direction(1 - self.side);
         direction.consumer.cold.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let unfenced = direction.producer.unfenced.load(Ordering::Acquire) != 0;
+        let unfenced = is_unfenced(&direction.producer.unfenced);
         if (unfenced && !barrier::everywhere()) || !self.rx.is_empty() || self.end.is_set() {
             direction.consumer.cold.store(0, Ordering::Relaxed);
             return false;
@@ -211,7 +211,7 @@ impl ShmLink {
     #[inline]
     pub fn prepare_sleep(&mut self) -> bool {
         self.sender.prepare_sleep();
-        self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
+        is_unfenced(&self.pair.direction(1 - self.side).producer.unfenced)
     }
 
     /// Returns whether a poll would find nothing to do. For an idle peer this check is the whole cost of a poll.

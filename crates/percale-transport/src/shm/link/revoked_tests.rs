@@ -138,6 +138,25 @@ fn source_revoked_during_a_pull_fails_both_and_keeps_the_link() {
     }
 }
 
+/// The source of a payload that is sent as frames is revoked while there is no room for another frame.
+#[test]
+fn source_revoked_while_the_ring_is_full_fails_both() {
+    let mut both = peers(false, HEAP);
+    let (mut source, mut target) = (Memory::new(LEN, Kept::Heap), Memory::new(LEN, Kept::Heap));
+    let revocable = Revocable::new(source.segments());
+    let offer = offer(&mut both, None);
+    let (head, request) = pull(&mut both, &offer, &target.lease(), 7);
+    both[0].link.push(head.id, head.tag, View::of(&request), &revocable.lease()).unwrap();
+    fill(&mut both[0]);
+    revocable.revoke();
+    for _ in 0..10 {
+        let [a, _] = &mut both;
+        a.link.poll(9, &mut a.seen).unwrap();
+        assert!(a.seen.pushed.is_empty(), "the puller was not notified");
+    }
+    assert_eq!(ended(&mut both), (Err(PullError::Gone), Err(PullError::Revoked)));
+}
+
 #[test]
 fn unrevoked_leased_memory_is_transferred_completely() {
     for (kept, cma) in WAYS {

@@ -339,6 +339,59 @@ fn a_ring_that_is_filled_and_emptied_in_turn_grows() {
     assert_eq!(b.seen.messages.len() as u64, first + later.iter().sum::<u64>());
 }
 
+/// Returns whether an endpoint that sleeps was woken up. Resets the wake-up.
+fn is_woken(doorbell: &Doorbell) -> bool {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(doorbell.event_fd(), rustix::event::PollFlags::IN)];
+    let woken = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0;
+    doorbell.drain();
+    woken
+}
+
+/// A sender that sleeps until its ring has room is woken when its peer has received frames.
+#[test]
+fn sleeping_sender_is_woken_when_its_ring_has_room() {
+    for cold in [false, true] {
+        let [mut a, mut b] = peers(false, HEAP);
+        for round in 0..10 {
+            let mut count = 0;
+            while a.send(count, &[], false).is_ok() {
+                count += 1;
+            }
+            assert!(count > 0, "no room in round {round}");
+            while a.poll().unwrap() {}
+            assert!(!cold || a.link.set_cold());
+            a.doorbell.arm(WakeMethod::Event);
+            let barrier = a.link.prepare_sleep();
+            assert!(!barrier, "the peer sends nothing");
+            assert!(!a.doorbell.is_rung() && !is_woken(&a.doorbell));
+            while b.poll().unwrap() {}
+            assert_eq!(a.doorbell.take_rung(|bit| assert_eq!(bit, 5)), usize::from(cold));
+            assert!(is_woken(&a.doorbell), "no wake-up in round {round}");
+            a.doorbell.disarm();
+            a.link.set_hot();
+        }
+    }
+}
+
+/// A link that has frames to receive, or has ended, stays hot. Its peer found it hot, and did not ring.
+#[test]
+fn link_with_something_to_receive_does_not_become_cold() {
+    let [mut a, mut b] = peers(false, HEAP);
+    a.send(1, b"one", false).unwrap();
+    assert!(!b.doorbell.is_rung(), "the link is hot");
+    assert!(!b.link.set_cold() && !b.link.is_cold());
+    assert_eq!(b.poll(), Ok(true));
+    assert!(b.link.set_cold() && b.link.is_cold());
+    a.send(2, b"two", false).unwrap();
+    assert_eq!(b.doorbell.take_rung(|bit| assert_eq!(bit, 6)), 1);
+    b.link.set_hot();
+    assert_eq!(b.poll(), Ok(true));
+    assert!(b.link.is_quiet());
+    b.link.connection_end().set("killed");
+    assert!(!b.link.set_cold() && !b.link.is_cold());
+    assert!(!b.link.is_quiet(), "the end is not reported without a poll");
+}
+
 /// Side 1 sleeps whenever it can, and makes its link cold. No message may be lost.
 #[test]
 fn a_sleeping_receiver_misses_nothing() {
@@ -423,6 +476,58 @@ fn messages_sent_before_death_or_goodbye_arrive() {
     assert_eq!(b.poll(), Err(Broken::Closed));
 }
 
+/// A sink whose peer sends its last message and dies when the sink is asked whether it takes frames.
+struct DyingPeer {
+    peer: std::cell::RefCell<Peer>,
+    end: Arc<ConnectionEnd>,
+    takes: bool,
+    seen: Seen,
+}
+
+impl Sink for DyingPeer {
+    fn takes(&self, _: ConnectionId) -> bool {
+        if !self.end.is_set() {
+            self.peer.borrow_mut().send(1, b"last words", false).unwrap();
+            self.end.set("killed");
+        }
+        self.takes
+    }
+
+    fn frame(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+        self.seen.frame(from, head, payload);
+    }
+
+    fn begin(&mut self, _: ConnectionId, _: Head) -> Landing {
+        unreachable!("payloads arrive whole")
+    }
+
+    fn landed(&mut self, _: ConnectionId, _: u32) {
+        unreachable!("payloads arrive whole")
+    }
+
+    fn pulled(&mut self, _: ConnectionId, _: u32, _: Result<u64, PullError>) {}
+
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
+
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
+
+    fn pushed(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
+}
+
+/// The peer sends its last message and dies while its link is polled, also while the receiver takes no frames.
+#[test]
+fn message_sent_before_a_death_during_a_poll_arrives() {
+    for takes in [false, true] {
+        let [a, mut b] = peers(false, HEAP);
+        let end = b.link.connection_end();
+        let mut sink = DyingPeer { peer: a.into(), end, takes, seen: Seen::default() };
+        assert_eq!(b.link.poll(9, &mut sink), Ok(takes), "the death was reported before the message");
+        assert_eq!(b.link.poll(9, &mut sink).is_ok(), !takes);
+        assert_eq!(sink.seen.messages.len(), 1);
+        assert_eq!(b.link.poll(9, &mut sink), Err(Broken::Died("killed".to_owned())));
+    }
+}
+
 /// Polls both sides in turn until `done` returns true.
 fn run(peers: &mut [Peer; 2], mut done: impl FnMut(&mut [Peer; 2]) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -480,6 +585,76 @@ fn pull_of_a_missing_operation_fails_with_gone() {
     run(&mut both, |both| both[1].seen.pulled.len() == 2 && both[0].seen.pushed.len() == 1);
     assert_eq!(both[1].seen.pulled[1], (9, Ok(0)));
     assert_eq!(both[0].seen.pushed, [(4, Ok(()))]);
+}
+
+/// Fills the ring in which a side sends.
+fn fill(peer: &mut Peer) {
+    while peer.send(99, &[], false).is_ok() {}
+}
+
+/// Pulls whose requests find no room, more often than there are slots, are sent when there is room.
+#[test]
+fn pulls_without_room_for_their_requests_are_repeated() {
+    let mut both = peers(false, HEAP);
+    let bytes = pattern(7, 100_000);
+    both[0].send(3, &bytes, false).unwrap();
+    run(&mut both, |both| !both[1].seen.offers.is_empty());
+    fill(&mut both[1]);
+    for _ in 0..4 * crate::shm::pair::SLOTS {
+        both[1].poll().unwrap();
+    }
+    assert!(!both[1].link.is_idle(), "the pull waits for room");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while both[1].seen.messages.is_empty() {
+        assert!(Instant::now() < deadline, "the pull was not started");
+        both.iter_mut().for_each(|peer| _ = peer.poll().unwrap());
+    }
+    assert!(both[1].seen.messages[0].1 == bytes);
+}
+
+/// The pusher still has a push for each slot when the puller has finished all of them. No slot is used again before its
+/// pusher has closed it.
+#[test]
+fn slots_are_used_again_only_after_their_pushers_closed_them() {
+    const COUNT: u32 = crate::shm::pair::SLOTS as u32;
+    const LEN: usize = 1 << 20;
+    let mut both = peers(true, HEAP);
+    let content = |id: u32| pattern(u64::from(id), LEN);
+    let mut sources: Vec<Memory> = (0..=COUNT).map(|_| Memory::new(LEN, Kept::Heap)).collect();
+    let mut targets: Vec<Memory> = (0..=COUNT).map(|_| Memory::new(LEN, Kept::Heap)).collect();
+    let mut pull = |both: &mut [Peer; 2], id: u32, target: &mut Memory| {
+        let source = &mut sources[id as usize];
+        View::of(&content(id)).copy_into(&source.segments(), 0);
+        let address = (source.heap.as_ptr().expose_provenance() as u64).into();
+        let offer = Offer { len: (LEN as u64).into(), address, pieces: 1.into(), ..Offer::default() };
+        both[1].link.pull(id, &offer, &target.lease(), id).unwrap();
+        source.lease()
+    };
+    let leases: Vec<Lease> = (0..COUNT).map(|id| pull(&mut both, id, &mut targets[id as usize])).collect();
+    run(&mut both, |both| both[0].seen.requests.len() == COUNT as usize);
+    for (head, request) in std::mem::take(&mut both[0].seen.requests) {
+        both[0].link.push(head.id, head.tag, View::of(&request), &leases[head.id as usize]).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let [_, b] = &mut both;
+    while b.seen.pulled.len() < COUNT as usize {
+        assert!(Instant::now() < deadline, "the puller does not finish alone");
+        b.link.poll(9, &mut b.seen).unwrap();
+    }
+    let lease = pull(&mut both, COUNT, &mut targets[COUNT as usize]);
+    both[1].link.poll(9, &mut both[1].seen).unwrap();
+    assert!(!both[1].link.is_idle(), "the pull waits for a slot");
+    assert!(both[0].seen.pushed.is_empty());
+    run(&mut both, |both| !both[0].seen.requests.is_empty());
+    assert_eq!(both[0].seen.pushed.len(), COUNT as usize);
+    let (head, request) = both[0].seen.requests.remove(0);
+    both[0].link.push(head.id, head.tag, View::of(&request), &lease).unwrap();
+    run(&mut both, |both| both[1].seen.pulled.len() > COUNT as usize && both[0].seen.pushed.len() > COUNT as usize);
+    assert!(both[1].seen.pulled.iter().all(|(_, result)| *result == Ok(LEN as u64)));
+    assert!(both[0].seen.pushed.iter().all(|(_, result)| *result == Ok(())));
+    for (id, target) in (0..).zip(&mut targets) {
+        assert!(target.segments().to_vec() == content(id), "message {id} is damaged");
+    }
 }
 
 #[path = "ends_tests.rs"]

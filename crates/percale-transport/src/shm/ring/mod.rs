@@ -33,12 +33,14 @@ mod producer;
 mod room_request;
 #[cfg(test)]
 mod tests;
+mod unfenced;
 
 pub(super) use consumer::{Consumer, FrameMark, RingFrame};
 #[cfg(all(any(test, feature = "testing"), not(loom)))]
 pub use producer::ForgedLine;
 pub(super) use producer::{NoRoom, Producer, Publish};
 pub(super) use room_request::{RoomRequest, is_room_requested};
+pub(super) use unfenced::{clear_unfenced, is_unfenced, mark_unfenced};
 
 use super::sync::{AtomicU64, Ordering, Shared};
 use crate::wire::head::{Flags, FrameKind};
@@ -246,7 +248,7 @@ impl RingLine {
     /// may have been interrupted or killed.
     #[cold]
     fn wait_for_line(&self, lap: u16) -> bool {
-        let polls = if cfg!(loom) { 0 } else { 64 };
+        let polls = if cfg!(loom) { 1 } else { 64 };
         (0..polls).any(|_| {
             std::hint::spin_loop();
             self.mark.load(Ordering::Acquire) as u16 == lap

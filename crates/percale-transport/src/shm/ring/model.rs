@@ -14,11 +14,12 @@ unsafe impl Sync for TwoEnds {}
 // SAFETY: as above.
 unsafe impl Send for TwoEnds {}
 
-/// Sends a frame for each length. The tags are the numbers of the frames.
-fn send(tx: &mut Producer, lengths: &[usize]) {
+/// Sends a frame with these flags for each length. The tags are the numbers of the frames.
+fn send(tx: &mut Producer, flags: Flags, lengths: &[usize]) {
     for (tag, &len) in lengths.iter().enumerate() {
         let mut bytes = vec![tag as u8; len];
-        while tx.push(&head(len, tag as u64), &segments(&mut bytes), Publish::Plain).is_err() {
+        let frame = Head { flags, ..head(len, tag as u64) };
+        while tx.push(&frame, &segments(&mut bytes), Publish::Plain).is_err() {
             loom::thread::yield_now();
         }
     }
@@ -43,15 +44,15 @@ fn receive(rx: &mut Consumer, lengths: &[usize]) {
     }
 }
 
-/// Sends frames of these lengths through a ring in every interleaving with at most three preemptions.
-fn transfer(shift: u32, bulk: usize, lengths: &'static [usize]) {
+/// Sends frames with these flags and lengths through a ring in every interleaving with at most three preemptions.
+fn transfer(shift: u32, bulk: usize, flags: Flags, lengths: &'static [usize]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
         let heap = Arc::new(TwoEnds(Heap::new(shift, bulk)));
         let producer = {
             let heap = Arc::clone(&heap);
-            loom::thread::spawn(move || send(&mut Producer::new(heap.0.area(bulk / 2)), lengths))
+            loom::thread::spawn(move || send(&mut Producer::new(heap.0.area(bulk / 2)), flags, lengths))
         };
         receive(&mut Consumer::new(heap.0.area(bulk / 2)), lengths);
         producer.join().unwrap();
@@ -64,7 +65,15 @@ fn transfer(shift: u32, bulk: usize, lengths: &'static [usize]) {
 /// Requirements: RES-008.
 #[test]
 fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
-    transfer(2, 2048, &[8, 600, 100, 0, 700]);
+    transfer(2, 2048, Flags::empty(), &[8, 600, 100, 0, 700]);
+}
+
+/// The receiver reads each of a frame's three lines only after the mark of that line, also if it has waited for it.
+///
+/// Requirements: RES-008.
+#[test]
+fn loom_each_line_of_a_frame_is_read_after_its_mark() {
+    transfer(3, 512, Flags::DATA, &[INLINE_MAX]);
 }
 
 /// A byte ring carries more bytes than it has. The ring has so many lines that no credits for lines are published,
@@ -73,7 +82,7 @@ fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
 /// Requirements: RES-008.
 #[test]
 fn loom_bytes_are_reused_only_after_credit() {
-    transfer(4, 512, &[200, 250, 130]);
+    transfer(4, 512, Flags::empty(), &[200, 250, 130]);
 }
 
 /// A sender fences after a frame of any form, then checks whether the receiver sleeps. A receiver that is about to
@@ -104,6 +113,34 @@ fn loom_single_frame_of_any_length_wakes_a_sleeping_receiver() {
             assert!(!sleeps || woken, "no wake-up after {len} bytes");
         });
     }
+}
+
+/// A sender begins to omit fences while its receiver goes to sleep. A receiver that finds the mark of such a sender
+/// fences for both sides, which loom does not support. A receiver that does not find it is woken.
+///
+/// Requirements: RES-008.
+#[test]
+fn loom_first_frame_without_a_fence_wakes_a_sleeping_receiver() {
+    loom::model(|| {
+        let shared = Arc::new((TwoEnds(Heap::new(2, 512)), AtomicU32::new(0), AtomicU32::new(0)));
+        let sender = {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || {
+                let (heap, unfenced, asleep) = &*shared;
+                let mut tx = Producer::new(heap.0.area(256));
+                mark_unfenced(unfenced);
+                tx.push(&head(0, 0), &Segments::EMPTY, Publish::Plain).unwrap();
+                asleep.load(Ordering::SeqCst) != 0
+            })
+        };
+        let (heap, unfenced, asleep) = &*shared;
+        let rx = Consumer::new(heap.0.area(256));
+        asleep.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let sleeps = !is_unfenced(unfenced) && rx.is_empty();
+        let woken = sender.join().unwrap();
+        assert!(!sleeps || woken, "no wake-up");
+    });
 }
 
 /// A sender whose ring is full requests room and sleeps. The receiver frees a line or some bytes.

@@ -121,7 +121,8 @@ mod plain {
             let heap = Heap::new(6, 4096);
             let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
             let mut scratch = [0; SCRATCH];
-            for len in [first, 2048, first, 2048, 2048, first] {
+            // A payload of 960 bytes ends less than a quarter of the ring behind the last credits.
+            for len in [first, 960, 2048, first, 2048, 2048, first] {
                 let mut bytes = vec![len as u8; len];
                 tx.push(&head(len, 0), &segments(&mut bytes), Publish::Plain).unwrap();
                 let arrival = rx.peek(&mut scratch).unwrap().unwrap();
@@ -149,6 +150,45 @@ mod plain {
         assert!(!rx.is_empty());
         last.store(mark, Ordering::Relaxed);
         assert!(rx.peek(&mut [0; SCRATCH]).unwrap().is_some());
+    }
+
+    /// A consumer that withdraws credits could make its producer wait without end.
+    #[test]
+    fn withdrawn_credits_are_rejected() {
+        // In the first ring there is no room for another line, in the second no room for more bytes.
+        for (shift, len, sent) in [(2, 0, 3), (4, 256, 2)] {
+            let heap = Heap::new(shift, 512);
+            let (mut tx, mut rx) = (Producer::new(heap.area(256)), Consumer::new(heap.area(256)));
+            let mut bytes = vec![0; len];
+            let (frame, payload) = (head(len, 0), segments(&mut bytes));
+            for _ in 0..sent {
+                tx.push(&frame, &payload, Publish::Plain).unwrap();
+            }
+            assert_eq!(tx.push(&frame, &payload, Publish::Plain), Err(NoRoom::Full));
+            let arrival = rx.peek(&mut [0; SCRATCH]).unwrap().unwrap();
+            assert!(rx.consume(&arrival));
+            tx.push(&frame, &payload, Publish::Plain).unwrap();
+            assert_eq!(tx.push(&frame, &payload, Publish::Plain), Err(NoRoom::Full));
+            let credits = if len == 0 { &heap.credits.lines } else { &heap.credits.bulk };
+            credits.store(0, Ordering::Relaxed);
+            assert_eq!(tx.push(&frame, &payload, Publish::Plain), Err(NoRoom::BadCredits));
+        }
+    }
+
+    /// The short path takes messages without flags other than `DATA`. A frame with any other flag gets all checks.
+    #[test]
+    fn message_with_other_flags_is_not_taken_unchecked() {
+        let heap = Heap::new(2, 4096);
+        let rx = Consumer::new(heap.area(2048));
+        for kind in [FrameKind::Message, FrameKind::Tagged, FrameKind::Collective] {
+            for flags in 0..=u8::MAX {
+                let mark = 1 | (kind as u64) << 16 | u64::from(flags) << 24;
+                heap.lines[0].mark.store(mark, Ordering::Relaxed);
+                let taken = rx.peek_message(rx.next().unwrap());
+                let plain = flags == Flags::DATA.bits() || (flags == 0 && kind != FrameKind::Collective);
+                assert_eq!(taken.is_some(), plain, "{kind:?} with flags {flags:#x}");
+            }
+        }
     }
 
     #[test]

@@ -121,3 +121,53 @@ fn mappings_in_use_are_limited() {
     held.pop();
     assert!(held_while_taken_back(2001, 4096, &mut sides).is_some(), "there is room again");
 }
+
+/// Announces an arena, as a peer that does not check whether it has done so before.
+fn announce_arena(ours: &Arenas, arena: Identity, memory: &OwnedFd) {
+    announce(&ours.control, arena, BYTES as u64, Some(memory.as_fd())).unwrap();
+}
+
+#[test]
+fn arena_shared_twice_is_a_protocol_error() {
+    let [ours, mut theirs] = pair();
+    let memory = memory();
+    let arena = (7, Sharing::Writable);
+    announce_arena(&ours, arena, &memory);
+    announce_arena(&ours, (7, Sharing::ReadOnly), &memory);
+    assert_eq!(theirs.receive(8), Ok(()), "each kind of access is given separately");
+    announce_arena(&ours, arena, &memory);
+    assert!(theirs.receive(8).is_err());
+    assert_eq!(theirs.mapped.len(), 2);
+}
+
+#[test]
+fn records_of_arenas_are_limited() {
+    let [ours, mut theirs] = pair();
+    let memory = memory();
+    for number in 1..=LIMIT as u32 {
+        announce_arena(&ours, (number, Sharing::Writable), &memory);
+        assert_eq!(theirs.receive(8), Ok(()));
+    }
+    announce_arena(&ours, (LIMIT as u32 + 1, Sharing::Writable), &memory);
+    assert!(theirs.receive(8).is_err());
+    assert_eq!(theirs.mapped.len(), LIMIT);
+}
+
+/// A program that shares more arenas than its peer records is not disconnected: the further ones are not given.
+#[test]
+fn arenas_beyond_the_limit_are_not_given() {
+    let [mut ours, mut theirs] = pair();
+    let (stays, goes) = (memory(), memory());
+    assert!(ours.give((1, Sharing::Writable), BYTES, &goes));
+    for number in 2..=LIMIT as u32 {
+        assert!(ours.give((number, Sharing::Writable), BYTES, &stays));
+        assert_eq!(theirs.receive(8), Ok(()));
+    }
+    let next = (LIMIT as u32 + 1, Sharing::Writable);
+    assert!(!ours.give(next, BYTES, &stays));
+    assert_eq!(theirs.receive(8), Ok(()));
+    assert!(matches!(theirs.mapping(next), Ok(ArenaAccess::Gone)));
+    drop(goes);
+    assert!(ours.give(next, BYTES, &stays), "there is room again");
+    assert!(matches!(theirs.mapping(next), Ok(ArenaAccess::Mapped(_))));
+}

@@ -104,6 +104,16 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     assert!(stranger_has(LEN) == [2; LEN], "the memory of another process was written");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
+    // Another process has a different word at the address of the peer's word.
+    let other_word = Cma(Arc::new(Peer {
+        process: Arc::new(PeerProcess::of(stranger.pid).unwrap()),
+        proof: (stranger.word, 78),
+        by_file: AtomicBool::new(false),
+        refused: AtomicBool::new(false),
+    }));
+    for len in [8, LEN] {
+        assert_eq!(other_word.copy(Direction::Read, &segment(&mut vec![9; len]), at), Err(NoCopy::Ended));
+    }
     // The process with the reused process id has a word at the same address as well.
     let same_word = Cma(Arc::new(Peer {
         process: Arc::new(PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid)),

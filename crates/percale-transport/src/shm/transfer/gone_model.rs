@@ -1,4 +1,4 @@
-//! Loom models of a puller that opens a slot, or reads, while its pusher releases all slots.
+//! Loom models of a puller that opens a slot, reads or counts bytes while its pusher copies or releases all slots.
 
 use std::convert::Infallible;
 
@@ -8,7 +8,7 @@ use loom::thread;
 
 use super::super::pair::{PusherHalf, StoppedMark, TransferHalf, TransferSlot};
 use super::super::sync::AtomicU32;
-use super::pull::{is_released, open};
+use super::pull::{is_released, open, while_offered};
 use super::{puller, pusher};
 
 struct Model {
@@ -69,8 +69,26 @@ fn loom_counted_bytes_were_read_before_memory_reuse() {
                 model.0.store(9, Ordering::Relaxed);
             }
         });
-        let read = model.0.load(Ordering::Relaxed);
-        assert!(model.1.was_set() || read == 7, "bytes were counted that were not sent");
+        let read = while_offered(&model.1, || model.0.load(Ordering::Relaxed));
+        assert!(read.is_none_or(|read| read == 7), "bytes were counted that were not sent");
+        pusher.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_reported_bytes_are_visible() {
+    loom::model(|| {
+        let model = Arc::new((AtomicU64::new(0), half()));
+        let pusher = thread::spawn({
+            let model = Arc::clone(&model);
+            move || {
+                model.0.store(7, Ordering::Relaxed);
+                model.1.report(8);
+            }
+        });
+        if model.1.reported() == 8 {
+            assert_eq!(model.0.load(Ordering::Relaxed), 7, "bytes were reported before they were copied");
+        }
         pusher.join().unwrap();
     });
 }

@@ -197,6 +197,13 @@ pub(super) fn open<E>(slot: &TransferSlot, send: impl FnOnce() -> Result<(), E>)
     send()
 }
 
+/// Reads memory of the other side. Returns `None` if the operation has ended there, so that the memory may have been
+/// reused or unmapped when it was read.
+pub(super) fn while_offered<T>(theirs: &StoppedMark, read: impl FnOnce() -> T) -> Option<T> {
+    let result = read();
+    (!theirs.was_set()).then_some(result)
+}
+
 fn send(sender: &mut RingSender, head: &Head, request: &PullRequest) -> Result<(), TransferError> {
     Segments::lend(request.as_bytes(), |payload| sender.send(head, payload, false)).map_err(TransferError::Send)
 }
@@ -243,7 +250,7 @@ impl Pull {
         }
         let slot = self.slot(pair, side)?;
         let state = slot.pusher.0.state.load(Ordering::Acquire);
-        let theirs = slot.pusher.0.done.load(Ordering::Acquire);
+        let theirs = slot.pusher.0.reported();
         if let PullPhase::Failed(error) = self.phase {
             return Ok(if has_stopped(state) { self.ends(Err(error)) } else { StepResult::Waits });
         }
@@ -295,18 +302,16 @@ impl Pull {
         let offset = chunks.start.saturating_mul(self.chunk);
         *may_copy = false;
         let len = chunks.end.saturating_mul(self.chunk).min(self.wanted).saturating_sub(offset);
-        let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
-        if theirs.was_set() {
-            // The operation has ended on the other side, and its memory may have been reused or unmapped when it was
-            // read. Nothing that is read from now on counts. The operation of this side gets its result when the end of
-            // the connection is detected.
+        let Some(fetched) = while_offered(theirs, || self.way.fetch(&self.into, offset as usize, len as usize)) else {
+            // Nothing that is read from now on counts. The operation of this side gets its result when the end of the
+            // connection is detected.
             self.exhausted = true;
             return;
-        }
+        };
         match fetched {
             Ok(()) => {
                 self.copied = self.copied.saturating_add(len);
-                slot.puller.done.store(self.copied, Ordering::Release);
+                slot.puller.report(self.copied);
             }
             Err(CopyFailure::Closed) => return self.request_frames(slot, sender),
             Err(CopyFailure::Failed(error)) => {

@@ -202,7 +202,7 @@ impl Push {
         match self.way.store(&self.source, offset as usize, len as usize) {
             Ok(()) => {
                 self.copied = self.copied.saturating_add(len);
-                slot.pusher.0.done.store(self.copied, Ordering::Release);
+                slot.pusher.0.report(self.copied);
             }
             Err(CopyFailure::Closed) => {
                 self.exhausted = true;
@@ -231,7 +231,7 @@ impl Push {
             (puller::FAILED, _) => Err(PullError::Fault),
             (puller::REVOKED, _) => Err(PullError::Gone),
             (puller::FINISHED, _) => Ok(()),
-            _ if self.copied.saturating_add(slot.puller.done.load(Ordering::Acquire)) >= self.wanted => Ok(()),
+            _ if self.copied.saturating_add(slot.puller.reported()) >= self.wanted => Ok(()),
             _ => return None,
         };
         slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);

@@ -17,7 +17,7 @@ use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::Refusal;
 use crate::testing::{Lent, Notes, SinkReport};
-use crate::wire::head::{Flags, FrameKind, GONE, Head, Offer};
+use crate::wire::head::{Flags, FrameKind, GONE, HEAD_BYTES, Head, Offer};
 use crate::{Broken, Link, PullError, Refused};
 
 /// A small send buffer, so that most writes are partial. With a small receive buffer as well, the window would be
@@ -298,6 +298,30 @@ fn reset_is_reported_as_death_after_earlier_messages() {
     assert_eq!(notes.reported, [SinkReport::Frame(tagged(0, 1), vec![])]);
 }
 
+/// More messages have arrived than one poll receives when a write finds that the connection was reset.
+#[test]
+fn all_messages_before_a_reset_arrive() {
+    const COUNT: u64 = 1500;
+    let (a, b) = sockets();
+    let arrived = b.try_clone().unwrap();
+    let mut a = TcpLink::new(OwnedFd::from(a), TcpOptions::default()).unwrap();
+    let mut b = TcpLink::new(OwnedFd::from(b), TcpOptions::default()).unwrap();
+    for tag in 0..COUNT {
+        a.send(&tagged(0, tag), &Segments::EMPTY, false).unwrap();
+    }
+    b.send(&tagged(0, 0), &Segments::EMPTY, false).unwrap();
+    // `a` does not receive, so that its close resets the connection.
+    until(|| {
+        a.outbound.poll(&mut a.socket);
+        rustix::io::ioctl_fionread(&arrived).unwrap() == COUNT * HEAD_BYTES as u64
+    });
+    drop(a);
+    until(|| b.send(&tagged(0, 3), &Segments::EMPTY, false) == Err(Refused::Broken));
+    let mut notes = Notes::keeping(9);
+    assert!(matches!(ending(&mut b, &mut notes), Broken::Died(_)));
+    assert_eq!(notes.reported.len() as u64, COUNT);
+}
+
 #[test]
 fn truncated_stream_is_reported_as_death() {
     let (mut a, b) = sockets();
@@ -332,6 +356,30 @@ fn linger_times_out_if_the_peer_does_not_read() {
     let memory = Lent::new(vec![0; 200_000]);
     while a.send(&tagged(200_000, 1), &memory.whole(), false).is_ok() {}
     assert!(!a.linger(Duration::from_millis(50)));
+}
+
+/// The peer resets the connection while the kernel still has bytes that were not acknowledged.
+#[test]
+fn linger_fails_if_the_connection_is_reset() {
+    let (a, b) = sockets();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&b, 4 << 10).unwrap();
+    let again = a.try_clone().unwrap();
+    let options = TcpOptions { send_buffer: Some(1 << 20), receive_buffer: None, timeout: Duration::from_secs(30) };
+    let mut a = TcpLink::new(OwnedFd::from(a), options).unwrap();
+    let memory = Lent::new(vec![0; 200_000]);
+    a.send(&tagged(200_000, 1), &memory.whole(), false).unwrap();
+    until(|| {
+        a.poll(0, &mut Notes::keeping(0)).unwrap();
+        a.is_idle()
+    });
+    let closes = std::thread::spawn(move || {
+        // A write fails once the other thread has shut down the sending direction and waits.
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        until(|| rustix::net::send(&again, &[], flags) == Err(rustix::io::Errno::PIPE));
+        drop(b); // The socket is closed with unread bytes, which causes a reset.
+    });
+    assert!(!a.linger(Duration::from_secs(60)), "bytes that were discarded count as delivered");
+    closes.join().unwrap();
 }
 
 #[test]

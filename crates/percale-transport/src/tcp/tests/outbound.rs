@@ -9,12 +9,13 @@ use crate::local_memory::volatile::SegmentsExt as _;
 use crate::tcp::outbound::{FLUSH_BYTES, Outbound, QUEUE_LIMIT};
 use crate::tcp::socket::Stream;
 
-/// A stream that accepts a given number of bytes and records the lengths of the writes.
+/// A stream that accepts a given number of bytes, and records the lengths of the writes and the number of releases.
 #[derive(Default)]
 pub(in crate::tcp) struct Slow {
     pub(in crate::tcp) writes: Vec<usize>,
     pub(in crate::tcp) bytes: Vec<u8>,
     pub(in crate::tcp) room: VecDeque<usize>,
+    pub(in crate::tcp) released: usize,
 }
 
 impl Stream for Slow {
@@ -33,6 +34,10 @@ impl Stream for Slow {
         self.bytes.extend(from.slice(0, room - front).to_vec());
         self.writes.push(room);
         Ok(room)
+    }
+
+    fn release(&mut self) {
+        self.released += 1;
     }
 }
 
@@ -70,6 +75,20 @@ fn queued_frames_are_sent_with_the_last_frame_of_a_batch() {
     out.send(&mut to, &tagged(0, 3), &Segments::EMPTY, true).unwrap();
     out.send(&mut to, &tagged(FLUSH_BYTES, 4), &memory.whole(), false).unwrap();
     assert_eq!(to.writes, [96, 64 + FLUSH_BYTES], "the user's memory is sent after the queued bytes");
+}
+
+/// Bytes that the stream holds back for more bytes are sent by the next poll.
+#[test]
+fn held_frames_are_released_by_the_next_poll() {
+    let (mut out, mut to) = (Outbound::new(), Slow::default());
+    for _ in 0..3 {
+        out.send(&mut to, &tagged(0, 0), &Segments::EMPTY, true).unwrap();
+        out.flush_queued(&mut to);
+        assert!(out.is_empty() && !out.is_idle(), "the frame is held back");
+        out.poll(&mut to);
+        assert!(out.is_idle());
+    }
+    assert_eq!((to.writes, to.released), (vec![32, 32, 32], 3));
 }
 
 #[test]

@@ -73,6 +73,12 @@ impl VerbsGrantee {
         &self.domain
     }
 
+    /// Returns whether this key was used for a grant that the peer has not confirmed to be unused.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn was_used(&self, key: u32) -> bool {
+        self.record().was_used(key)
+    }
+
     fn record(&self) -> Locked<'_> {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { record, any_news: &self.any_news }

@@ -385,14 +385,12 @@ impl Initiator {
             return false;
         }
         let oldest = match &self.state {
-            PairState::Up(lane) | PairState::Broken(lane, _) => {
-                lane.flights.front().map_or(u64::MAX, |flight| flight.number)
-            }
-            _ => u64::MAX,
+            PairState::Up(lane) | PairState::Broken(lane, _) => lane.flights.front().map(|flight| flight.number),
+            _ => None,
         };
         let before = self.gone.len();
         self.gone.retain(|&(key, id, posted)| {
-            let over = posted <= oldest;
+            let over = is_unused(posted, oldest);
             if over {
                 pending_frames
                     .push(Head { kind: FrameKind::Revoked, tag: FORGOTTEN, data: key, id, ..Head::default() }, &[]);
@@ -458,8 +456,26 @@ const fn is_unanswered(status: i32) -> bool {
     matches!(status, status::RETRY_EXC_ERR | status::RNR_RETRY_EXC_ERR)
 }
 
+/// Returns whether no outstanding request uses a grant that had ended when `posted` was the number of the next request.
+/// `oldest` is the number of the oldest outstanding request.
+fn is_unused(posted: u64, oldest: Option<u64>) -> bool {
+    oldest.is_none_or(|oldest| posted <= oldest)
+}
+
 /// Returns the offset of an access in a granted region, if the access is allowed.
 fn offset(grant: &AccessGrant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
     let right = if writes { grant.writes } else { grant.reads };
     admit(right, (grant.base, grant.len), (remote.address, remote.len)).ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_grant_is_unused_after_the_last_request_before_its_end() {
+        assert!(is_unused(0, None) && is_unused(7, None));
+        assert!(!is_unused(7, Some(0)) && !is_unused(7, Some(6)));
+        assert!(is_unused(7, Some(7)) && is_unused(7, Some(8)));
+    }
 }

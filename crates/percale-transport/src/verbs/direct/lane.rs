@@ -61,6 +61,11 @@ pub(super) struct AccessQueue {
     reads: usize,
 }
 
+/// Returns whether an access waits for the reads that were posted before it, of which `reads` are outstanding.
+const fn is_fenced(writes: bool, reads: usize) -> bool {
+    writes && reads > 0
+}
+
 impl AccessQueue {
     pub(super) const fn new(pair: QueuePair) -> Self {
         Self { pair, flights: VecDeque::new(), reads: 0 }
@@ -97,7 +102,7 @@ impl AccessQueue {
         };
         let into = (!writes && len <= SLOT).then_some(*memory);
         let flight = OutstandingAccess { number, token, grant: (key, grant.number), reads: !writes, into, uses };
-        let fenced = writes && self.reads > 0;
+        let fenced = is_fenced(writes, self.reads);
         let access = RemoteAccess { id: access_id(number), writes, to: (address, grant.remote_key), fenced };
         // SAFETY: the parts are either a slot that no outstanding request uses, or the memory of an operation. That
         // memory is lent until the operation completes, which is not before the end of this request or of its queue
@@ -142,5 +147,18 @@ impl AccessQueue {
         if let Err(error) = self.pair.fail() {
             crate::later::later!(debug: %error, "cannot move a queue pair for accesses to the error state");
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_waits_for_every_earlier_read() {
+        for reads in [1, 2, DEPTH] {
+            assert!(is_fenced(true, reads) && !is_fenced(false, reads));
+        }
+        assert!(!is_fenced(true, 0) && !is_fenced(false, 0));
     }
 }

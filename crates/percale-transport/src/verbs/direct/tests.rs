@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
-use crate::local_memory::volatile::{Segment, Segments};
-use crate::region::{Grantee, Registered, Revocation};
+use super::{Direct, PENDING_LIMIT, WireParts};
+use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
+use crate::region::{AccessOrigin, Grantee, Registered, Revocation};
 use crate::table::WIRE_SLOTS;
-use crate::verbs::ProtectionDomain;
-use crate::verbs::tests::adapter;
+use crate::verbs::tests::{NoCache, adapter};
+use crate::verbs::{ProtectionDomain, Wire};
+use crate::wire::head::{Flags, FrameKind, Head};
 use crate::wire::located::LocateAnswer;
 
 static FIXED: [u8; 8192] = [7; 8192];
@@ -80,6 +82,24 @@ fn grant_number_and_key_are_not_reused_before_peer_release() {
     Grantee::revoke(&*grantee, numbers[5]);
     assert_eq!(number(grantee.grant(&anew)), again);
     grantee.end();
+}
+
+/// A peer that sends requests and does not read the answers is disconnected.
+#[test]
+fn waiting_answers_about_regions_are_limited() {
+    let Some(adapter) = adapter() else { return };
+    let wire = Wire::new(&adapter).expect("a wire");
+    let parts = WireParts { adapter: Arc::clone(&adapter), queue: Arc::clone(wire.queue()), peer: None };
+    let mut direct = Direct::new(None, AccessOrigin::default(), Arc::new(NoCache));
+    let question = Head { kind: FrameKind::Locate, flags: Flags::ID, ..Head::default() };
+    for _ in 0..PENDING_LIMIT {
+        let refused = direct.frame(&parts, &question, View::of(&[]));
+        assert_eq!(refused, Err("a question about a region without a queue pair"));
+        direct.pending_frames.push(question, &[]);
+    }
+    assert_eq!(direct.frame(&parts, &question, View::of(&[])), Err("too many requests about regions"));
+    direct.pending_frames.0.pop_front();
+    assert_ne!(direct.frame(&parts, &question, View::of(&[])), Err("too many requests about regions"));
 }
 
 /// Requirements: REV-002.

@@ -192,3 +192,37 @@ impl Engine {
         self.act();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A request that is dropped while earlier ones are taken is taken by that call or by the next one.
+    #[test]
+    fn request_dropped_while_others_are_taken_is_not_lost() {
+        let (any, numbers) = (AtomicBool::new(false), ProcessMutex::default());
+        let dropped = DroppedRequests { any, numbers, doorbell: Arc::new(Doorbell::private().unwrap()) };
+        for round in 0..400 {
+            dropped.push(1);
+            let held = dropped.numbers.lock().unwrap();
+            let mut taken = std::thread::scope(|scope| {
+                let takes = scope.spawn(|| dropped.take());
+                // While another thread waits for the lock too, the thread that takes the numbers spends more time on
+                // unlocking it.
+                let _waits = (round % 2 == 0).then(|| scope.spawn(|| drop(dropped.numbers.lock())));
+                // In most rounds these threads wait for the lock after this time.
+                std::thread::sleep(Duration::from_micros(200));
+                drop(held);
+                while !dropped.numbers.lock().unwrap().is_empty() {
+                    std::hint::spin_loop();
+                }
+                dropped.push(2);
+                takes.join().unwrap()
+            });
+            taken.extend(dropped.take());
+            assert_eq!(taken, [1, 2], "in round {round}");
+        }
+    }
+}

@@ -175,6 +175,31 @@ fn request_flood_does_not_prevent_other_connections() {
     assert!(gone, "the flooding peer was not disconnected");
 }
 
+#[test]
+fn departed_clients_do_not_count_as_connections_of_a_listener() {
+    let world = World::new();
+    let events = EventQueue::default();
+    let connected = world.open(&events);
+    connected.access.with_here(|engine| {
+        let slot = engine.core.peers.slot((world.listener.address(), 0));
+        engine.start_connecting(slot);
+    });
+    world.turns(MANY, &[&connected]);
+    assert!(matches!(events.read(), Some(Event::Connected { .. })));
+    // More clients connect and disconnect than may be connected without a request.
+    world.listener.with_engine(|engine| {
+        for _ in 0..5000 {
+            let slot = engine.core.peers.nameless_slot(("10.0.0.9:9".parse().unwrap(), 0));
+            engine.listener_link(slot);
+            engine.listener_over(slot);
+        }
+        assert!(!engine.core.peers.any_violation(), "the client that is connected would be disconnected");
+    });
+    world.serves();
+    world.turns(MANY, &[&connected]);
+    assert_eq!(events.read(), None);
+}
+
 /// Requirements: CON-018, FLT-007.
 #[test]
 fn control_frames_are_counted_per_peer_and_poll() {

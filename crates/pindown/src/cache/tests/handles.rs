@@ -54,6 +54,19 @@ fn each_changed_registration_is_reported_once() {
     assert_eq!(cache.check(), None, "neighbours");
 }
 
+/// Requirements: MON-044.
+#[test]
+fn a_handle_that_was_deregistered_after_a_change_is_not_reported() {
+    let (memory, cache, notifier) = cache();
+    let [gone, kept] = [pages(1, 2), pages(2, 2)].map(|range| register(&cache, range).handle);
+    notifier.changed(pages(2, 1));
+    // The cache processes the change, which queues both handles.
+    cache.sweep();
+    cache.deregister(gone).expect("a changed registration is still known");
+    assert_eq!([cache.check(), cache.check()], [Some(kept), None]);
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 1);
+}
+
 /// Requirements: MON-047.
 #[test]
 fn burst_of_changes_loses_no_handle() {

@@ -87,6 +87,8 @@ fn dropped_lane_keeps_only_its_held_use_pinned() {
     drop(lane);
     cache.flush();
     assert_eq!((cache.stats().retired, memory.pins.lock().expect("no panic").len()), (1, 1));
+    drop(cache);
+    assert_eq!(memory.pins.lock().expect("no panic").len(), 1, "closing the cache unpins memory in use");
 }
 
 #[test]

@@ -139,6 +139,15 @@ fn merging_keeps_to_the_limits() {
         assert!(stats.bytes + stats.retired_bytes <= 32 * page_size(), "{stats:?}");
         assert!(pinned(&memory).iter().all(|range| range.len() <= 8 * page_size()), "a quarter at most");
     }
+    // A buffer that is sent page by page, with room for all its registrations.
+    let memory = Arc::new(ModelMemory::default());
+    let (cache, _notifier) = merging(&memory, 64, 32 * page_size());
+    let lane = cache.lane();
+    for n in 0..16 {
+        let _ = key(&lane, pages(100 + n, 1), READ);
+    }
+    cache.sweep();
+    assert_eq!(pinned(&memory), [pages(100, 8), pages(108, 8)], "a quarter of the limit at most");
 }
 
 /// The documented rules, applied to a list.

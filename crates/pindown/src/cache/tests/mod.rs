@@ -15,7 +15,9 @@ mod held;
 mod lost_changes;
 mod merging;
 mod registrars;
+mod watches;
 use crate::Pinned;
+use crate::journal::{ChangedAddresses, JournalPage};
 use crate::monitor::imported::Notifier;
 use crate::monitor::{Choice, Refusal};
 use crate::range::page_size;
@@ -271,6 +273,42 @@ fn limits_include_pinned_entries_and_evict_the_lru_entry() {
     assert_eq!(memory.pins.lock().expect("no panic").len() as u64, cache.stats().entries + cache.stats().retired);
 }
 
+/// Requirements: RCACHE-005.
+#[test]
+fn a_range_of_exactly_the_limit_of_bytes_is_kept() {
+    let memory = Arc::new(ModelMemory::default());
+    let (cache, _notifier) = open(&memory, 16, 8 * page_size());
+    let lane = cache.lane();
+    let _ = key(&lane, pages(100, 2), READ);
+    let whole = lane.get(pages(1, 8), READ).expect("registered");
+    assert!(!whole.is_single(), "fits if nothing else is kept");
+    assert_eq!(key(&lane, pages(1, 8), READ), whole.local_key());
+    lane.end(whole);
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.bytes, stats.evictions), (1, 8 * page_size(), 1), "{stats:?}");
+}
+
+/// Requirements: RCACHE-005, RCACHE-007.
+#[test]
+fn an_entry_that_is_no_longer_used_is_evicted_although_it_was_spared_before() {
+    let memory = Arc::new(ModelMemory::default());
+    let (cache, _notifier) = open(&memory, 16, u64::MAX);
+    let lane = cache.lane();
+    let is_pinned = || memory.pins.lock().expect("no panic").values().any(|pin| pin.0 == pages(1, 1));
+    for n in 0..80 {
+        // The first half of the evictions finds that the entry was used again.
+        if n < 40 {
+            let _ = key(&lane, pages(1, 1), READ);
+        }
+        let _ = key(&lane, pages(100 + 10 * n, 1), READ);
+        assert!(is_pinned() || n >= 40, "an entry in constant use was evicted");
+    }
+    cache.sweep();
+    assert!(!is_pinned(), "an entry that is not used stays");
+    let stats = cache.stats();
+    assert_eq!((stats.single_uses, stats.misses), ([0; 6], 81), "{stats:?}");
+}
+
 /// Requirements: RCACHE-006.
 #[test]
 fn without_a_limit_of_bytes_everything_is_kept() {
@@ -409,7 +447,39 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
         let cache = open(changes);
         let own = cache.register(range, READ).expect("registered");
         assert_eq!(cache.check(), changed.then_some(own.handle), "{changes:?}");
+        // A change after the registration reports it only if it was not reported yet.
+        cache.0.registrar.1.changed(inside);
+        assert_eq!(cache.check(), (!changed).then_some(own.handle), "{changes:?}");
+        assert_eq!(cache.check(), None, "{changes:?}");
     }
+}
+
+/// The monitor has begun a report, but has not reported yet which memory changed.
+///
+/// Requirements: RCACHE-021.
+#[test]
+fn a_look_up_during_an_unfinished_report_is_not_served_by_an_old_registration() {
+    let (memory, mut cache, _notifier) = cache();
+    let page: &'static JournalPage = Box::leak(JournalPage::boxed());
+    let shared = Arc::get_mut(&mut cache.0).expect("the cache has no lane");
+    shared.journal = Journal::new(Some(page), true, None).expect("memory");
+    let lane = cache.lane();
+    let range = pages(3, 4);
+    let before = key(&lane, range, READ);
+    memory.change(range);
+    page.busy.store(1, Ordering::Release);
+    page.emit(ChangedAddresses::Of(pages(0, 1)));
+    let used = lane.get(range, READ).expect("registered");
+    assert!(used.local_key() != before && memory.is_current(used.local_key()), "a registration of the old pages");
+    assert!(used.is_single(), "the change may not be over");
+    lane.end(used);
+    page.emit(ChangedAddresses::Of(range));
+    page.busy.store(0, Ordering::Release);
+    let used = lane.get(range, READ).expect("registered");
+    assert!(used.local_key() != before && memory.is_current(used.local_key()), "a registration of the old pages");
+    assert!(!used.is_single(), "the change is over");
+    lane.end(used);
+    assert_eq!(cache.stats().single_uses_for(Refusal::Changed), 1);
 }
 
 #[test]

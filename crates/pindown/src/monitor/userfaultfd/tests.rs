@@ -3,12 +3,13 @@
 //!
 //! If userfaultfd is forbidden or too old, every test prints that it is skipped, with the reason.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
+use crate::journal::{Drained, Journal};
 use crate::monitor::Choice;
 use crate::{Cache, Lane, Pinned, Registrar, Stats};
 
@@ -182,22 +183,31 @@ fn unwatchable_memory_is_not_kept() {
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
         let lane = cache.lane();
-        // SAFETY: a shared mapping that replaces no other.
-        let shared = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                page_size() as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
+        let map = |len: usize, flags: libc::c_int, file: RawFd| {
+            // SAFETY: the mapping replaces no other.
+            let start =
+                unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0) };
+            (start != libc::MAP_FAILED).then_some(Pages(start, len))
         };
-        let shared = Pages(shared, page_size() as usize);
+        let page = page_size() as usize;
+        let file = rustix::fs::memfd_create("pindown-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        rustix::fs::ftruncate(&file, page_size()).expect("memory");
+        let shared = map(page, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1).expect("memory");
+        let of_file = map(page, libc::MAP_PRIVATE, file.as_raw_fd()).expect("memory");
         assert!(key(&lane, shared.range()).1);
+        assert!(key(&lane, of_file.range()).1, "a private mapping of a file, which can be truncated");
         assert!(key(&lane, Range::of(include_bytes!("mod.rs")).expect("a range")).1, "a file");
-        assert!(cache.stats().single_uses_for(Refusal::NotWatchable) == 2);
-        shared.unmap();
+        assert_eq!(cache.stats().single_uses_for(Refusal::NotWatchable), 3);
+        // Without a reservation, the mapping succeeds although there are no huge pages.
+        let huge = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
+        match map(2 << 20, huge | libc::MAP_HUGE_2MB, -1) {
+            Some(huge) => {
+                assert!(key(&lane, huge.range()).1, "huge pages");
+                huge.unmap();
+            }
+            None => println!("skipped (huge pages): {}", io::Error::last_os_error()),
+        }
+        [shared, of_file].iter().for_each(Pages::unmap);
     }
 }
 
@@ -373,8 +383,12 @@ fn guard_pages_are_refused_where_memory_is_locked() {
 /// Maps pages at addresses that the kernel does not choose itself, so no other thread maps memory next to them or in
 /// their gaps. Returns `None`, with a message, if the state of locks cannot be queried here.
 fn apart(pages: usize) -> Option<Pages> {
-    let start = std::ptr::without_provenance_mut(0x1357 << 32);
-    let pages = Pages::map_at(start, pages).expect("free addresses");
+    apart_at(0x1357 << 32, pages)
+}
+
+/// Like [`apart`], at this address. For tests that drop pages: the monitor keeps no memory there afterwards.
+fn apart_at(start: usize, pages: usize) -> Option<Pages> {
+    let pages = Pages::map_at(std::ptr::without_provenance_mut(start), pages).expect("free addresses");
     if sys::is_locked(pages.range()) {
         println!("skipped (unlocked memory): the kernel has no MADV_COLD, or locks all memory of the process");
         pages.unmap();
@@ -392,6 +406,103 @@ impl Pages {
     /// Returns whether each of the pages is locked.
     fn locked<const N: usize>(&self) -> [bool; N] {
         std::array::from_fn(|number| sys::is_locked(self.page(number as u64)))
+    }
+}
+
+/// Pages that were dropped are recorded only if they were not locked at that time.
+#[test]
+fn memory_that_is_not_kept_because_pages_were_dropped_is_not_locked() {
+    let _alone = alone();
+    for plain in [false, true] {
+        let of = |unseen| if plain { Settings::new(unseen).plain() } else { Settings::new(unseen) };
+        let [Some(promised), Some(locking)] =
+            [Unseen::NeverMade, Unseen::GuardsRefused].map(|unseen| cache(of(unseen)))
+        else {
+            continue;
+        };
+        let Some(pages) = apart_at(0x1358 << 32, 4) else { return };
+        key(&promised.lane(), pages.range());
+        assert_eq!(advise(pages.page(1), libc::MADV_DONTNEED), 0);
+        let lane = locking.lane();
+        assert!(key(&lane, pages.range()).1, "the time at which the pages are removed is unknown");
+        assert_eq!(pages.locked(), [false; 4], "pages without a registration are locked");
+        pages.unmap();
+    }
+}
+
+/// The number of times that a mapping is replaced during its watch.
+const ROUNDS: u64 = 1000;
+
+/// Maps private memory with these rights over the range, which no code uses.
+fn map_over(range: Range, rights: libc::c_int) {
+    let start = std::ptr::without_provenance_mut(range.start() as usize);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: the mapping replaces memory of the test, which no code uses.
+    assert_eq!(unsafe { libc::mmap(start, range.len() as usize, rights, flags, -1, 0) }, start);
+}
+
+fn wait_for(word: &AtomicU64, value: u64) {
+    for look in 0_u64.. {
+        if word.load(Ordering::Acquire) == value {
+            return;
+        }
+        if look < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    }
+}
+
+/// Waits until the monitor has read all changes. Returns whether one of the range was reported since the last call.
+fn is_reported(journal: &Journal, range: Range) -> bool {
+    let mut is_found = false;
+    let mut note = |change| {
+        is_found |= match change {
+            ChangedAddresses::Of(changed) => changed.overlaps(range),
+            ChangedAddresses::Everything => true,
+        };
+    };
+    while journal.drain(&mut note) != Drained::Settled {
+        std::thread::yield_now();
+    }
+    is_found
+}
+
+/// A thread replaces a mapping by one that is not kept, at different moments of the watch. The watch finds the new
+/// mapping and fails, or the change is reported.
+#[test]
+fn a_mapping_that_is_replaced_during_its_watch_is_found_or_reported() {
+    let _alone = alone();
+    for settings in BOTH {
+        let monitor = match UserfaultfdMonitor::open(settings) {
+            Ok(monitor) => monitor,
+            Err(why) => return println!("skipped (userfaultfd): {why}"),
+        };
+        let shared = monitor.shared;
+        let journal = Journal::new(Some(shared.page), true, Some(shared.uffd.as_fd())).expect("memory");
+        let start = std::ptr::without_provenance_mut(0x1359 << 32);
+        let pages = Pages::map_at(start, 1).expect("free addresses");
+        let range = pages.range();
+        let (begun, replaced) = (AtomicU64::new(0), AtomicU64::new(0));
+        let mut missed = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    wait_for(&begun, round);
+                    (0..round % 500).for_each(|_| std::hint::spin_loop());
+                    map_over(range, libc::PROT_READ);
+                    replaced.store(round, Ordering::Release);
+                }
+            });
+            for round in 1..=ROUNDS {
+                map_over(range, libc::PROT_READ | libc::PROT_WRITE);
+                is_reported(&journal, range);
+                begun.store(round, Ordering::Release);
+                let watched = shared.watch(range);
+                wait_for(&replaced, round);
+                let reported = is_reported(&journal, range);
+                missed += u32::from(watched.is_ok() && !reported);
+            }
+        });
+        assert_eq!(missed, 0, "of {ROUNDS} mappings that were replaced, these are kept and their end is not reported");
+        pages.unmap();
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::local_memory::sealed::AllocationExt as _;
 use crate::owner::Region;
 use crate::shm::direct::tests::{BOTH, Two, bytes_of, poll};
+use crate::shm::draining_link::Release;
 use crate::testing::Lent;
 
 /// The length of an access in bytes. It takes several chunks.
@@ -91,4 +92,28 @@ fn assistance_request_for_freed_memory_keeps_the_link() {
         two.turn();
     }
     assert_eq!(bytes_of(&region), [9; LEN]);
+}
+
+/// The target was stopped after it had claimed a chunk. It continues after the end of the connection, or ends its side.
+#[test]
+fn connection_end_keeps_memory_of_a_long_access() {
+    for finishes in [true, false] {
+        let Two { mut initiator, target, domain: _domain } = Two::new(true);
+        let (direct, side) = initiator.direct();
+        let (pair, side) = (Arc::clone(side.pair), side.side);
+        pair.claims(side).done.store(word(1, 0), Ordering::Relaxed);
+        direct.assisted = Some(AssistedRequest { token: 5, awaited: word(1, 1), result: Ok(()) });
+        initiator.connection_end().set("closed");
+        while poll(&mut initiator).is_ok() {}
+        let draining = initiator.draining().expect("the target may still be copying");
+        assert_eq!((draining.held_access(), draining.release()), (Some(5), None));
+        drop(initiator);
+        assert_eq!(draining.release(), None);
+        if finishes {
+            finish(pair.claims(side), 1, Ok(()));
+        } else {
+            drop(target);
+        }
+        assert_eq!(draining.release(), Some(Release::LetGo));
+    }
 }

@@ -140,23 +140,55 @@ fn unsolicited_answers_and_unnumbered_requests_break_the_link() {
     }
 }
 
-/// Fills the ring to the initiator.
-fn fill(two: &mut Two) {
+/// Fills the ring in which this end of a link sends.
+fn fill(link: &mut ShmLink) {
     let head = Head { kind: FrameKind::Message, len: 2000, ..Head::default() };
-    while Segments::lend(&[0; 2000], |payload| two.target.send(&head, payload, false)) != Err(Refused::Full) {}
+    while Segments::lend(&[0; 2000], |payload| link.send(&head, payload, false)) != Err(Refused::Full) {}
     let head = Head { kind: FrameKind::Message, ..Head::default() };
-    while two.target.send(&head, &Segments::EMPTY, false) != Err(Refused::Full) {}
+    while link.send(&head, &Segments::EMPTY, false) != Err(Refused::Full) {}
+}
+
+/// A request for which there is no room is sent when the key is looked up again.
+#[test]
+fn lookup_without_room_for_its_request_is_repeated() {
+    let mut two = Two::new(true);
+    let region = two.region(8, true, BOTH);
+    fill(&mut two.initiator);
+    for _ in 0..2 * REQUEST_LIMIT {
+        assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
+    }
+    two.write(region.key(), 0, &[4; 8]).unwrap();
+    assert_eq!(bytes_of(&region), [4; 8]);
+}
+
+/// Grants name entries of the key page that the target showed first.
+#[test]
+fn a_second_key_page_is_refused() {
+    let mut two = Two::new(true);
+    let region = two.region(8, true, BOTH);
+    two.grant(region.key());
+    assert_eq!(two.initiator.look_up(7), Lookup::Unknown);
+    let resolution = Resolution {
+        rights: 1,
+        generation: 1.into(),
+        len: 8.into(),
+        page: 0xFFFF_FFF0.into(),
+        ..Resolution::of(Status::Mapped)
+    };
+    let len = size_of::<Resolution>() as u32;
+    let head = Head { kind: FrameKind::Resolved, flags: Flags::ID, len, id: 2, ..Head::default() };
+    Segments::lend(resolution.as_bytes(), |payload| two.target.send(&head, payload, false)).unwrap();
+    assert_eq!(poll(&mut two.initiator), Err(Broken::Protocol("a second key page".into())));
 }
 
 #[test]
 fn lookup_requests_are_answered_when_there_is_room() {
     let mut two = Two::new(true);
     let regions: Vec<_> = (0..2 * REQUEST_LIMIT).map(|_| two.region(8, true, BOTH)).collect();
-    fill(&mut two);
+    fill(&mut two.target);
     for region in &regions {
         assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
-    }
-    for _ in 0..2 * REQUEST_LIMIT {
+        // The target accepts all requests, because the initiator limits the number of pending ones.
         poll(&mut two.target).unwrap();
     }
     assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are pending");
@@ -171,7 +203,7 @@ fn lookup_requests_are_answered_when_there_is_room() {
 #[test]
 fn too_many_outstanding_lookups_break_the_link() {
     let mut two = Two::new(true);
-    fill(&mut two);
+    fill(&mut two.target);
     let mut result = Ok(());
     for id in 0..2 * REQUEST_LIMIT as u32 {
         let head = Head { kind: FrameKind::Resolve, flags: Flags::DATA | Flags::ID, data: 5, id, ..Head::default() };

@@ -3,6 +3,7 @@
 mod hostile;
 mod reach;
 mod revoked;
+mod unfenced;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -63,6 +63,23 @@ fn reused_key_has_the_new_rights_and_length() {
     }
 }
 
+/// The slot of a grant that was removed is used again, and an access with the old index does not reach the new region.
+#[test]
+fn index_of_a_removed_grant_stays_stale() {
+    let mut two = Two::new(true);
+    let [first, second] = [(), ()].map(|()| two.region(64, true, BOTH));
+    let old = two.grant(first.key());
+    two.initiator.forget(first.key());
+    let new = two.grant(second.key());
+    for (grant, expected) in [(old, Err(DirectError::Stale)), (new, Ok(())), (old, Err(DirectError::Stale))] {
+        let before = bytes_of(&second);
+        let value = before[0] + 1;
+        let written = Segments::lend(&[value; 8], |from| two.initiator.direct_write(grant, 0, from));
+        assert_eq!((written, bytes_of(&second)[0] == value), (expected, expected.is_ok()));
+    }
+    assert_eq!(bytes_of(&first), [0; 64]);
+}
+
 #[test]
 fn repeated_lookup_returns_the_same_grant() {
     let mut two = Two::new(true);
@@ -180,7 +197,7 @@ fn nothing_is_written_after_close_by_the_kernel() {
 }
 
 /// Returns a grantee without links, and a region that is granted to it.
-fn grantee(
+pub(super) fn grantee(
     domain: &Domain,
     process: Option<&Arc<PeerProcess>>,
 ) -> (Arc<PairMemory>, Arc<ShmGrantee>, Region, Arc<Registered>) {
@@ -192,7 +209,7 @@ fn grantee(
     (pair, grantee, region, registered)
 }
 
-fn is_granted(registered: &Registered, grantee: &Arc<ShmGrantee>) -> bool {
+pub(super) fn is_granted(registered: &Registered, grantee: &Arc<ShmGrantee>) -> bool {
     let grantee: Arc<dyn Grantee> = Arc::clone(grantee) as _;
     registered.grants().find(&grantee).is_some()
 }

@@ -79,6 +79,33 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
     });
 }
 
+/// The key of a grant is not given to another one before the peer has confirmed the end of the grant, also while the
+/// device unbinds its window.
+///
+/// Requirements: REV-001.
+#[test]
+fn key_stays_in_use_while_its_window_is_unbound() {
+    double::on("device double0; delay double0 invalidate 500", || {
+        for how in [(WindowKind::Two, Extent::Region), (WindowKind::Two, Extent::Window)] {
+            let bench = bench(how).expect("a device");
+            let mut memory = vec![0; LEN];
+            let region = region(&mut memory);
+            let part = window(&region, 0, 100, ALL);
+            let AccessGrant { number, remote_key, .. } = bench.grant(&part);
+            assert!(!bench.grantee.was_used(remote_key));
+            let mut revocation = Revocation::start(Arc::clone(&part));
+            assert!(bench.grantee.was_used(remote_key), "{how:?}: the device unbinds the window");
+            assert!(revocation.wait(Some(DEVICE_TIMEOUT)));
+            assert!(bench.grantee.was_used(remote_key), "{how:?}: the peer may use the key");
+            assert_eq!(bench.grantee.take_changes().0, [(number, 7)]);
+            bench.grantee.forgotten(number).expect("the peer was notified");
+            assert!(!bench.grantee.was_used(remote_key));
+            bench.grantee.end();
+            close(&region);
+        }
+    });
+}
+
 /// A failing request disables windows for one peer for a while.
 ///
 /// Requirements: FLT-002.

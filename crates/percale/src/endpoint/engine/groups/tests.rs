@@ -177,6 +177,32 @@ fn allreduce_returns_the_sum_for_every_group_size() {
     }
 }
 
+/// Two operations that differ only in their operator or datatype have different plans.
+#[test]
+fn operation_after_another_uses_its_own_operator_and_datatype() {
+    let elements = [1, u64::MAX, 2];
+    let mut world = World::new(elements.len());
+    for (op, datatype, expected) in [
+        (AtomicOp::Max, Datatype::U64, u64::MAX),
+        (AtomicOp::Min, Datatype::U64, 1),
+        (AtomicOp::Min, Datatype::I64, u64::MAX),
+        (AtomicOp::Max, Datatype::I64, 2),
+        (AtomicOp::Max, Datatype::U64, u64::MAX),
+    ] {
+        let mut memories = elements.map(|element| [memory([element]), memory([0])]);
+        for (rank, buffers) in memories.iter_mut().enumerate() {
+            let [source, result] = buffers.each_mut().map(|buffer| buffer.segment_for_receive().unwrap());
+            let work = work(Collective::Allreduce, 1, source, result, 7);
+            world.post(rank, &CollectiveWork { op, datatype, ..work });
+        }
+        world.finish();
+        for (member, [_, result]) in world.members.iter_mut().zip(memories) {
+            assert_eq!(std::mem::take(&mut member.ended), [7], "{op:?} {datatype:?}");
+            assert_eq!(words(result), [expected], "{op:?} {datatype:?}");
+        }
+    }
+}
+
 #[test]
 fn alltoall_delivers_each_block_to_its_member() {
     for members in 1..=6 {

@@ -111,3 +111,25 @@ fn receives_skip_the_fast_path_while_any_reason_holds() {
     reporting.disable_receive_fast_path(false);
     assert!(reporting.is_receive_fast_path_disabled(), "the results go to a shared queue");
 }
+
+/// Without room an endpoint polls no links, so an application that reads no results does not make them accumulate.
+///
+/// Requirements: CMP-009.
+#[test]
+fn unread_results_of_receives_leave_no_room() {
+    const LIMIT: u64 = 8;
+    let queue = CompletionQueue::new(1, LIMIT as usize);
+    let targets = Targets { receive: Some(queue.clone()), ..Targets::default() };
+    for (mut reporting, shared) in
+        [(Reporting::new(Targets::default(), false), false), (Reporting::new(targets, false), true)]
+    {
+        reporting.own = Ring::new(1, LIMIT as usize);
+        for context in 0..LIMIT {
+            assert!(reporting.has_room(), "{context} results wait, shared queue: {shared}");
+            reporting.push_event(Side::Receive, entry(context));
+        }
+        assert!(!reporting.has_room(), "shared queue: {shared}");
+        let read = if shared { queue.read(&mut [Entry::default()]) } else { reporting.read(&mut [Entry::default()]) };
+        assert_eq!((read, reporting.has_room()), (Ok(1), true), "shared queue: {shared}");
+    }
+}

@@ -2,9 +2,12 @@
 
 use std::sync::mpsc;
 
+use zerocopy::IntoBytes;
+
 use super::owned::{next, received};
 use super::*;
 use crate::ErrorCode;
+use crate::completion::wait::tests::is_readable;
 use crate::endpoint::engine::Connector;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::safe::Cause;
@@ -146,5 +149,35 @@ fn closing_endpoint_sends_answers_that_wait_for_room() {
     });
     drop(b);
     assert_eq!(sender.join().unwrap().expect("the message was received").context, 1);
+    drop(bytes);
+}
+
+/// The call that finds the end of a connection may first send the last bytes of a message. The message is then reported
+/// as sent.
+#[test]
+fn message_that_leaves_in_the_call_that_finds_the_end_is_reported_as_sent() {
+    let (a, b) = (TestEndpoint::new("tcp"), TestEndpoint::new("tcp"));
+    let peer = connect(&a, &b);
+    let slot = a.slot(&b);
+    let bytes = Buffer::from(vec![7; 8]);
+    let segments = Segments::one(bytes.segment_for_send());
+    // The link keeps the message until the next call.
+    let flags = OpFlags::COMPLETION | OpFlags::MORE;
+    let work = SendWork { peer, segments, tag: Some(7), data: None, context: 1, flags };
+    a.engine(|engine| engine.post_send(&work, Notify::Event)).unwrap();
+    let link = |engine: &Engine| match &engine.links[slot as usize] {
+        Some(AnyLink::Tcp(link)) => (link.unsent().is_some(), is_readable(link)),
+        other => panic!("{other:?}"),
+    };
+    assert!(a.engine(|engine| link(engine).0), "the message has not left");
+    let bye = Head { kind: FrameKind::Bye, ..Head::default() };
+    b.write_bytes(&a, bye.to_bytes().as_bytes());
+    until(&[], || (a.engine(|engine| link(engine)) == (true, true)).then_some(()));
+    until(&[&a], || a.ended());
+    let end = until(&[&a], || a.engine(|engine| next(&mut engine.core.reporting)));
+    assert_eq!(end.expect("all bytes of the message have left").context, 1);
+    let mut receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
+    until(&[&b], || receive.is_ready().then_some(()));
+    assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
     drop(bytes);
 }

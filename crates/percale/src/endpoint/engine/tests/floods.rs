@@ -7,7 +7,7 @@ use super::super::peers::{BACKLOG, BEYOND, HEAD};
 use super::*;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::local_memory::volatile::View;
-use crate::transport::{Landing, PullError, Refused, Sink};
+use crate::transport::{Broken, Landing, PullError, Refused, Sink};
 use crate::wire::head::{Flags, FrameKind, Offer};
 
 /// The receive side of the hostile peer: it reads nothing, or it counts answers. They have to arrive in the order of the
@@ -135,6 +135,38 @@ fn peer_is_not_read_while_too_many_answers_are_pending() {
     }
 }
 
+/// A ring that is full refuses an answer again when the answer is retried.
+#[test]
+fn answers_that_a_full_ring_refuses_repeatedly_leave_later() {
+    let [hostile, target] = [(); 2].map(|()| TestEndpoint::new("shm"));
+    connect(&hostile, &target);
+    let slot = target.slot(&hostile);
+    let backlog = || target.engine(|engine| engine.core.peers.get(slot).backlog());
+    let mut ears = Ears { open: false, answers: 0 };
+    // Each message invalidates a window that does not exist, and requests an answer.
+    let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
+    let head = Head { kind: FrameKind::Message, flags, data: 0xdead_beef, ..Head::default() };
+    let mut sent = 0;
+    until(&[&target], || {
+        sent += hostile.flood(&target, &Head { id: sent as u32 + 1, ..head }, &[], 64, &mut ears);
+        (backlog() > 64).then_some(())
+    });
+    for _ in 0..100 {
+        target.endpoint.progress();
+    }
+    assert!(backlog() > 64, "the ring has no room");
+    ears.open = true;
+    // Both endpoints run in this thread, so each round makes room for more answers.
+    for _ in 0..100_000 {
+        hostile.flood(&target, &head, &[], 0, &mut ears);
+        target.endpoint.progress();
+        if ears.answers == sent {
+            break;
+        }
+    }
+    assert_eq!((ears.answers, backlog()), (sent, 0));
+}
+
 /// A test endpoint with a small cap on unexpected messages.
 fn capped(transport: &str, cap: usize) -> TestEndpoint {
     let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
@@ -224,4 +256,27 @@ fn unexpected_cap_counts_offer_heads_not_claimed_lengths() {
     drop(hostile);
     until(&[&target], || target.ended());
     assert_eq!(held(), 0, "the offers are dropped");
+}
+
+/// When a connection ends, the messages of the peer are dropped, which creates a frame for that peer. The slot is not
+/// given to another peer while the frame waits.
+#[test]
+fn slot_is_not_reclaimed_while_a_frame_waits_for_its_peer() {
+    const CAP: usize = 1 << 20;
+    let (hostile, target) = (TestEndpoint::new("tcp"), capped("tcp", CAP));
+    connect(&hostile, &target);
+    let slot = target.slot(&hostile);
+    overrun(&hostile, &target, FrameKind::Collective, 6);
+    assert!(target.engine(|engine| engine.core.peers.get(slot).held()) > CAP, "the peer has to offer messages");
+    let name = target.vector.find(hostile.endpoint.address()).expect("its address is in the vector");
+    target.vector.remove(name).unwrap();
+    let elsewhere = ("127.0.0.1:1".parse().unwrap(), 0);
+    target.engine(|engine| {
+        engine.down(slot, &Broken::Closed);
+        assert!(engine.core.peers.has_actions_for(slot), "the peer may send messages again");
+        assert_ne!(engine.core.peers.nameless_slot(elsewhere), slot, "another peer would get the frame");
+        engine.act(); // There is no connection, so the frame is dropped.
+        engine.reclaim(slot);
+        assert_eq!(engine.core.peers.nameless_slot(elsewhere), slot, "nothing refers to the slot");
+    });
 }
