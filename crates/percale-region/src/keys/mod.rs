@@ -113,9 +113,7 @@ impl Keys {
             Some(snapshot) => admitted(&snapshot, self.lines.owner(&snapshot)),
             None => self.lines.find(key, admitted).flatten(),
         };
-        // The row may have been assigned to another key after the line was read. In this case this key has been
-        // removed.
-        found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
+        found.filter(|region| is_found(region, key, via)).ok_or(Refusal::Key)
     }
 
     /// Checks an access without a lock. In most cases one cache line is read.
@@ -375,6 +373,12 @@ impl Keys {
     }
 }
 
+/// Returns whether a look-up of `key` that read a line of the table and then the region of its row has found the key. The
+/// row may have been assigned to another key in between. In this case `key` has been removed.
+fn is_found(region: &Registered, key: u64, via: AccessOrigin) -> bool {
+    region.key == key && region.admits(via)
+}
+
 /// Returns a table without a domain. It contains one region, with this key, which peers may read. The memory of the
 /// region has to live as long as the table.
 #[cfg(any(test, fuzzing, feature = "testing"))]
@@ -391,6 +395,13 @@ pub fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn region_of_another_key_is_not_found() {
+        let region = Registered::for_test(Segments::EMPTY);
+        let via = AccessOrigin::default();
+        assert!(is_found(&region, region.key(), via) && !is_found(&region, region.key() + 1, via));
+    }
 
     /// A row is given to the region of another key while a thread looks up the first key.
     #[test]
