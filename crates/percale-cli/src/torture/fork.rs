@@ -26,9 +26,13 @@ impl Fork {
                 // SAFETY: the call returns a number and accesses no memory.
                 let orphaned = unsafe { libc::getppid() } != parent;
                 if let Some((range, unit)) = written {
+                    // In a race another thread may have unmapped the range. The child then ends without a report of a
+                    // handler that it inherited. SAFETY: the call sets a default action, and accesses no memory.
+                    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
                     for page in (range.start()..range.end()).step_by(unit as usize) {
                         let word = std::ptr::without_provenance_mut::<u64>(page as usize);
-                        // SAFETY: the word is in the range, which is mapped and writable and contains no Rust value.
+                        // SAFETY: the word is in the range, which contains no Rust value. If it is not mapped, the
+                        // write ends the child.
                         unsafe { word.write_volatile(!0) };
                     }
                 } else if !orphaned {

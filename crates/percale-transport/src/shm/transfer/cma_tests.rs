@@ -72,7 +72,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "a wrong proof");
     // Simulates a peer with a process ID that an unrelated process has reused. That process is a later fork of the same
     // program, with its memory at the same addresses.
-    let stranger = Child::new(&mut memory, 2, 77);
+    let stranger = Child::new(&mut memory, 2, 79);
     let renumbered = PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid);
     let reused = Cma(Arc::new(Peer {
         process: Arc::new(renumbered),

@@ -307,9 +307,14 @@ fn plain_userfaultfd_is_named_and_keeps_registrations() {
 fn write_protect(shared: &Shared, range: Range) {
     let argument = [range.start(), range.len(), 1_u64];
     let opcode = rustix::ioctl::opcode::read_write::<[u64; 3]>(0xAA, 6);
+    let fd = shared.uffd.as_fd().as_raw_fd();
     // SAFETY: UFFDIO_WRITEPROTECT takes a range and a mode; the pages belong to this test.
-    let done = unsafe { libc::ioctl(shared.uffd.as_fd().as_raw_fd(), opcode as libc::c_ulong, &raw const argument) };
-    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    while unsafe { libc::ioctl(fd, opcode as libc::c_ulong, &raw const argument) } != 0 {
+        // The call is refused while the report of another change is being read.
+        let error = io::Error::last_os_error();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+        std::thread::yield_now();
+    }
 }
 
 /// Requirements: MON-031.
