@@ -23,12 +23,13 @@ fn inner_pages(at: u64, len: u64) -> (u64, u64) {
     (start, (at + len - start) / PAGE * PAGE)
 }
 
-/// Runs `work` in a forked child, and returns its result.
+/// Runs `work` in a forked child, and returns its result, or 101 if it panics.
 fn forked(work: impl FnOnce() -> u8) -> u8 {
     // SAFETY: the child makes only calls that take no lock which another thread of the test may hold.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let answer = work();
+        // A panic that left this function would end one thread, and the child would stay.
+        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(101);
         // SAFETY: the child ends without running the parent's destructors.
         unsafe { libc::_exit(answer.into()) };
     }
