@@ -2,6 +2,11 @@
 //! the doorbell, the rundown, and words that are allocated once.
 
 #[cfg(loom)]
+mod model;
+
+#[cfg(loom)]
+pub use self::model::explore;
+#[cfg(loom)]
 pub use loom::cell::UnsafeCell as Shared;
 #[cfg(loom)]
 pub use loom::sync::Mutex;

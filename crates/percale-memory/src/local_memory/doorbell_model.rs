@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{Asleep, Page, WakeMethod};
-use crate::sync::publish_fenced;
+use crate::sync::{explore, publish_fenced};
 
 /// A page, an event descriptor, and rings with one line each.
 struct Shared {
@@ -71,7 +71,7 @@ impl Shared {
 /// Requirements: RES-008.
 #[test]
 fn loom_a_sleeper_that_watches_is_woken() {
-    loom::model(|| {
+    explore(None, 8, || {
         let shared = Shared::new();
         let sender = {
             let shared = Arc::clone(&shared);
@@ -87,7 +87,7 @@ fn loom_a_sleeper_that_watches_is_woken() {
 /// Requirements: RES-008.
 #[test]
 fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
-    loom::model(|| {
+    explore(None, 130, || {
         let shared = Shared::new();
         let sender = {
             let shared = Arc::clone(&shared);
@@ -108,9 +108,7 @@ fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
 /// Requirements: RES-008.
 #[test]
 fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    explore(Some(3), 3500, || {
         let shared = Shared::new();
         let senders = [0, 1].map(|ring| {
             let shared = Arc::clone(&shared);
@@ -139,7 +137,7 @@ fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
 /// Requirements: RES-008.
 #[test]
 fn loom_own_threads_wake_a_sleeper_although_a_peer_clears_its_page() {
-    loom::model(|| {
+    explore(None, 2000, || {
         let shared = Shared::new();
         let own = {
             let shared = Arc::clone(&shared);

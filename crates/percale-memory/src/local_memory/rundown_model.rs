@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread::{self, yield_now};
 
 use super::*;
-use crate::sync::Shared;
+use crate::sync::{Shared, explore};
 
 const OLD: u64 = 7;
 const NEW: u64 = 8;
@@ -114,8 +114,11 @@ impl Interrupt {
 }
 
 /// Checks the model of an initiator that makes accesses while its right is revoked.
-fn revoked_during(accesses: impl Fn(&Target<1>, &mut Announcer, &AnnouncementLine) + Copy + Send + Sync + 'static) {
-    loom::model(move || {
+fn revoked_during(
+    expected: usize,
+    accesses: impl Fn(&Target<1>, &mut Announcer, &AnnouncementLine) + Copy + Send + Sync + 'static,
+) {
+    explore(None, expected, move || {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, accesses);
         target.revoke();
@@ -126,7 +129,7 @@ fn revoked_during(accesses: impl Fn(&Target<1>, &mut Announcer, &AnnouncementLin
 /// Requirements: REV-007.
 #[test]
 fn loom_no_write_lands_after_its_line_retired() {
-    revoked_during(Target::access);
+    revoked_during(35, Target::access);
 }
 
 /// The revoker may find that the line has changed and is odd. It then need not wait for the second access.
@@ -134,13 +137,13 @@ fn loom_no_write_lands_after_its_line_retired() {
 /// Requirements: REV-007.
 #[test]
 fn loom_a_changed_line_has_retired_though_it_is_odd() {
-    revoked_during(Target::access_twice);
+    revoked_during(400, Target::access_twice);
 }
 
 /// Requirements: REV-007.
 #[test]
 fn loom_renewed_access_checks_the_entry_again() {
-    revoked_during(|target, announcer, line| {
+    revoked_during(150, |target, announcer, line| {
         announcer.enter(line);
         target.write_if_allowed();
         announcer.renew(line);
@@ -155,7 +158,7 @@ fn loom_renewed_access_checks_the_entry_again() {
 /// Requirements: REV-007.
 #[test]
 fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
-    loom::model(|| {
+    explore(None, 1000, || {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, Target::access_twice);
         target.revoke();
@@ -171,7 +174,7 @@ fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
 /// Requirements: REV-007.
 #[test]
 fn loom_one_fence_serves_every_line() {
-    bounded(|| {
+    explore(Some(3), 1000, || {
         let target = Target::<2>::new();
         let other = Arc::new(Shared::new(0));
         let first = Target::start(&target, 0, Target::access);
@@ -248,18 +251,12 @@ impl Twice {
     }
 }
 
-fn bounded(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
-
 /// An initiator stops fencing while a right is revoked.
 ///
 /// Requirements: REV-007.
 #[test]
 fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
-    bounded(|| {
+    explore(Some(3), 600, || {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let initiator = Twice::start(&twice, &interrupt, |twice, interrupt| {
             let mut announcer = Announcer::default();
@@ -280,7 +277,7 @@ fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
 /// Requirements: REV-007.
 #[test]
 fn loom_no_late_write_while_the_initiator_resumes_fencing() {
-    bounded(|| {
+    explore(Some(3), 5000, || {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
         announcer.stop_fencing(&twice.line);
@@ -303,7 +300,7 @@ fn loom_no_late_write_while_the_initiator_resumes_fencing() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_missing_fence_for_unfenced_initiator() {
-    bounded(|| {
+    explore(Some(3), 2, || {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
         announcer.stop_fencing(&twice.line);
@@ -320,7 +317,7 @@ fn loom_model_detects_missing_fence_for_unfenced_initiator() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_unfenced_stop_of_fencing() {
-    bounded(|| {
+    explore(Some(3), 2, || {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let initiator = Twice::start(&twice, &interrupt, |twice, interrupt| {
             let mut announcer = Announcer { unfenced: true, ..Announcer::default() };
@@ -340,7 +337,7 @@ fn loom_model_detects_unfenced_stop_of_fencing() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_unfenced_announcement() {
-    revoked_during(|target, _, line| {
+    revoked_during(2, |target, _, line| {
         line.sequence.store(1, Ordering::Relaxed);
         target.write_if_allowed();
         line.sequence.store(2, Ordering::Release);
@@ -354,7 +351,7 @@ fn loom_model_detects_unfenced_announcement() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_unfenced_revocation() {
-    loom::model(|| {
+    explore(None, 2, || {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, Target::access);
         target.entry.revoke();
@@ -373,7 +370,7 @@ fn loom_model_detects_unfenced_revocation() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_renewal_without_check() {
-    revoked_during(|target, announcer, line| {
+    revoked_during(2, |target, announcer, line| {
         announcer.enter(line);
         if target.entry.holds(OLD) {
             announcer.renew(line);
@@ -417,9 +414,7 @@ impl Pinned {
 /// Requirements: REV-007.
 #[test]
 fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    explore(Some(3), 2500, || {
         let pinned = Pinned::new();
         let threads = [Pinned::start(&pinned, 0, 2), Pinned::start(&pinned, 1, 1)];
         assert!(pinned.pin.revoke());
@@ -435,7 +430,7 @@ fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_reuse_of_unrevoked_pin() {
-    loom::model(|| {
+    explore(None, 2, || {
         let pinned = Pinned::new();
         let thread = Pinned::start(&pinned, 0, 1);
         pinned.reuse();

@@ -185,10 +185,11 @@ mod models {
     use loom::sync::Arc;
 
     use super::*;
+    use crate::sync::explore;
 
     #[test]
     fn loom_concurrently_created_words_are_shared() {
-        loom::model(|| {
+        explore(None, 15000, || {
             let words = Arc::new(OnceWords::new(4));
             let maker = |value| {
                 let words = Arc::clone(&words);

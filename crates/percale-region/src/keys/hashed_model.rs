@@ -10,12 +10,7 @@ use loom::thread;
 use super::*;
 use crate::Access;
 use crate::access_origin::AccessScope;
-
-fn bounded() -> loom::model::Builder {
-    let mut bounded = loom::model::Builder::new();
-    bounded.preemption_bound = Some(2);
-    bounded
-}
+use crate::sync::explore;
 
 fn of(key: u64) -> KeySnapshot {
     KeySnapshot::live(key, Access::REMOTE_READ, (0, key), AccessScope::Domain)
@@ -40,7 +35,7 @@ fn twins() -> [u64; 2] {
 /// line.
 #[test]
 fn loom_lookup_never_misses_a_present_key() {
-    bounded().check(|| {
+    explore(Some(2), 25000, || {
         let (hashed, [first, second]) = (Arc::new(four()), twins());
         assert!(hashed.insert(&of(first), 1) && hashed.insert(&of(second), 2));
         let reader = Arc::clone(&hashed);
@@ -57,7 +52,7 @@ fn loom_lookup_never_misses_a_present_key() {
 /// A key that stays in the table is found while the table grows.
 #[test]
 fn loom_lookup_finds_a_present_key_while_growing() {
-    bounded().check(|| {
+    explore(Some(2), 15, || {
         let hashed = Arc::new(Hashed::default());
         assert!(hashed.insert(&of(1), 1));
         let reader = Arc::clone(&hashed);

@@ -16,6 +16,7 @@ use super::*;
 use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
 use crate::registrar::Pinned;
+use crate::sync::explore;
 
 /// The maximum number of pins that a model makes.
 const PINS: usize = 8;
@@ -70,13 +71,6 @@ fn page() -> Range {
     Range::new(0x1000, 8).expect("a range")
 }
 
-/// Checks a model in which threads are preempted at most `preemptions` times.
-fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
-}
-
 /// Starts a thread that changes the pages, and then calls `then` with the cache.
 fn start_changer(
     world: &Arc<World>,
@@ -97,8 +91,8 @@ fn sweep_twice(cache: &Cache<Arc<World>>) {
 }
 
 /// Checks a model in which the pages are changed during a look-up, before which `before` look-ups were made.
-fn changed_during_a_look_up(before: usize) {
-    loom::model(move || {
+fn changed_during_a_look_up(before: usize, expected: usize) {
+    explore(None, expected, move || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         (0..before).for_each(|_| world.transfer(&lane));
@@ -151,7 +145,7 @@ impl World {
 /// before.
 #[test]
 fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
-    bounded(3, || {
+    explore(Some(3), 80, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         let used = lane.get(page(), Access::empty()).expect("registered");
@@ -170,7 +164,7 @@ fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
 /// removed.
 #[test]
 fn loom_two_holders_and_a_sweep() {
-    bounded(3, || {
+    explore(Some(3), 20, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         let held = lane.hold(lane.get(page(), Access::empty()).expect("registered"));
@@ -194,12 +188,12 @@ fn loom_two_holders_and_a_sweep() {
 
 #[test]
 fn loom_a_hit_against_a_change() {
-    changed_during_a_look_up(1);
+    changed_during_a_look_up(1, 20);
 }
 
 #[test]
 fn loom_a_use_against_the_unpinning_of_its_evicted_entry() {
-    bounded(3, || {
+    explore(Some(3), 600, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         world.transfer(&lane);
@@ -212,7 +206,7 @@ fn loom_a_use_against_the_unpinning_of_its_evicted_entry() {
 
 #[test]
 fn loom_two_lanes_and_a_flush() {
-    bounded(2, || {
+    explore(Some(2), 6000, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         world.transfer(&lane);
@@ -232,14 +226,14 @@ fn loom_two_lanes_and_a_flush() {
 
 #[test]
 fn loom_a_registration_against_a_change() {
-    changed_during_a_look_up(0);
+    changed_during_a_look_up(0, 500);
 }
 
 /// The grace period alone: two entries are published and retired in turn while a reader, which may have loaded an old
 /// epoch, uses the entry that it finds.
 #[test]
 fn loom_a_late_reader_against_two_graces() {
-    bounded(4, || {
+    explore(Some(4), 35, || {
         let epoch = Arc::new(AtomicU64::new(0));
         let found = Arc::new(AtomicU64::new(1));
         let freed: Arc<[AtomicBool; 4]> = Arc::new(std::array::from_fn(|_| AtomicBool::new(false)));
@@ -270,8 +264,14 @@ fn loom_a_late_reader_against_two_graces() {
 
 /// An entry is removed and filled with another registration while a reader, which may announce itself at any moment,
 /// reads it and marks it as used.
-fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, Access), allowed: &'static [u64]) {
-    bounded(4, move || {
+fn filled_again(
+    expected: usize,
+    first: (Range, Access),
+    second: (Range, Access),
+    asks: (Range, Access),
+    allowed: &'static [u64],
+) {
+    explore(Some(4), expected, move || {
         let epoch = Arc::new(AtomicU64::new(0));
         let entry = Arc::new(Entry::zero());
         let fill = |key, (range, access): (Range, Access)| {
@@ -314,19 +314,19 @@ fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, A
 #[test]
 fn loom_a_reader_against_an_entry_that_is_filled_again_with_a_shorter_range() {
     let [long, short] = ranges();
-    filled_again((long, Access::empty()), (short, Access::empty()), (long, Access::empty()), &[1]);
+    filled_again(200, (long, Access::empty()), (short, Access::empty()), (long, Access::empty()), &[1]);
 }
 
 #[test]
 fn loom_a_reader_against_an_entry_that_is_filled_again_with_a_longer_range() {
     let [long, short] = ranges();
-    filled_again((short, Access::empty()), (long, Access::empty()), (long, Access::empty()), &[2]);
+    filled_again(200, (short, Access::empty()), (long, Access::empty()), (long, Access::empty()), &[2]);
 }
 
 #[test]
 fn loom_a_reader_against_an_entry_that_is_filled_again_with_other_rights() {
     let [long, short] = ranges();
-    filled_again((long, Access::empty()), (short, Access::LOCAL_WRITE), (short, Access::LOCAL_WRITE), &[2]);
+    filled_again(200, (long, Access::empty()), (short, Access::LOCAL_WRITE), (short, Access::LOCAL_WRITE), &[2]);
 }
 
 /// A registrar that records the range of each pin, and whether it was unpinned.
@@ -379,7 +379,7 @@ impl Ledger {
 /// other.
 #[test]
 fn loom_two_ranges_that_evict_each_other() {
-    bounded(2, || {
+    explore(Some(2), 60, || {
         let (ledger, cache, _notifier) = Ledger::cache(1, false);
         let lane = cache.lane();
         let [long, short] = ranges();
@@ -401,7 +401,7 @@ fn loom_two_ranges_that_evict_each_other() {
 /// Like the test above, but the cache has room for both ranges, and their common first page changes.
 #[test]
 fn loom_two_ranges_and_a_change() {
-    bounded(2, || {
+    explore(Some(2), 180, || {
         let (ledger, cache, notifier) = Ledger::cache(2, false);
         let lane = cache.lane();
         let [long, short] = ranges();
@@ -424,7 +424,7 @@ fn loom_two_ranges_and_a_change() {
 /// A registration is merged with its neighbour while two threads look up both.
 #[test]
 fn loom_look_ups_against_a_merge() {
-    bounded(2, || {
+    explore(Some(2), 800, || {
         let (ledger, cache, _notifier) = Ledger::cache(2, true);
         let lane = cache.lane();
         let [first, second] = [0x10_0000, 0x10_1000].map(|start| Range::new(start, 0x1000).expect("a range"));

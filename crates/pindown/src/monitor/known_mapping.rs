@@ -107,6 +107,7 @@ mod model {
 
     use super::*;
     use crate::journal::ChangedAddresses;
+    use crate::sync::explore;
 
     /// A mapping, its monitor, and the cached mapping.
     struct World {
@@ -180,7 +181,7 @@ mod model {
 
     #[test]
     fn loom_a_known_mapping_against_its_change() {
-        loom::model(|| {
+        explore(None, 10, || {
             let world = world();
             world.look();
             let changer = loom::thread::spawn({
@@ -198,7 +199,7 @@ mod model {
 
     #[test]
     fn loom_a_known_mapping_against_a_monitor_that_reports_first() {
-        loom::model(|| {
+        explore(None, 1700, || {
             let world = world();
             world.look();
             let changer = loom::thread::spawn({
@@ -218,9 +219,7 @@ mod model {
 
     #[test]
     fn loom_a_known_mapping_against_a_monitor_that_marks_first() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        explore(Some(3), 1000, || {
             let world = world();
             world.look();
             let changer = loom::thread::spawn({
@@ -233,6 +232,24 @@ mod model {
             assert!(world.look().is_none_or(|known| known >= there), "a mapping learnt meanwhile is the new one");
             changer.join().expect("no panic");
             assert!(world.look().is_none_or(|known| known == 2));
+        });
+    }
+
+    /// A reader finds a range only in one of the mappings that were cached, and never in a mixture of two.
+    #[test]
+    fn loom_a_reader_of_a_known_mapping_against_its_writer() {
+        explore(Some(3), 300, || {
+            let now = QueryPosition(Some(0));
+            let pages = |first: u64, count: u64| Range::new(first * 0x1000, count * 0x1000).expect("a range");
+            let known = Arc::new(KnownMapping::default());
+            known.learn(pages(1, 1), now);
+            let reader = loom::thread::spawn({
+                let known = Arc::clone(&known);
+                move || assert!(!known.has(pages(1, 4), now), "the start of one mapping and the end of another")
+            });
+            known.learn(pages(3, 2), now);
+            reader.join().expect("no panic");
+            assert!(known.has(pages(3, 2), now) && !known.has(pages(1, 1), now));
         });
     }
 }

@@ -282,7 +282,7 @@ mod model {
     use loom::thread;
 
     use super::*;
-    use crate::shm::sync::AtomicU64;
+    use crate::shm::sync::{AtomicU64, explore};
 
     /// The initiator finds that the target has finished its chunks, the first of which it has copied. If it could not
     /// copy the second, the access fails.
@@ -295,7 +295,7 @@ mod model {
             (revoked, Err(DirectError::Stale)),
             (Err(CopyFailure::Closed), Err(DirectError::Stale)),
         ] {
-            loom::model(move || {
+            explore(None, 5, move || {
                 let [next, done, failed] = [2, 0, 0].map(|count| AtomicU64::new(word(1, count)));
                 let shared = Arc::new((Claims { next, done, failed }, AtomicU64::new(0)));
                 let target = {

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 
-use super::super::super::sync::fence;
+use super::super::super::sync::{explore, fence};
 use super::*;
 use crate::local_memory::volatile::ViewExt as _;
 
@@ -45,10 +45,8 @@ fn receive(rx: &mut Consumer, lengths: &[usize]) {
 }
 
 /// Sends frames with these flags and lengths through a ring in every interleaving with at most three preemptions.
-fn transfer(shift: u32, bulk: usize, flags: Flags, lengths: &'static [usize]) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(move || {
+fn transfer(expected: usize, shift: u32, bulk: usize, flags: Flags, lengths: &'static [usize]) {
+    explore(Some(3), expected, move || {
         let heap = Arc::new(TwoEnds(Heap::new(shift, bulk)));
         let producer = {
             let heap = Arc::clone(&heap);
@@ -65,7 +63,7 @@ fn transfer(shift: u32, bulk: usize, flags: Flags, lengths: &'static [usize]) {
 /// Requirements: RES-008.
 #[test]
 fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
-    transfer(2, 2048, Flags::empty(), &[8, 600, 100, 0, 700]);
+    transfer(7000, 2, 2048, Flags::empty(), &[8, 600, 100, 0, 700]);
 }
 
 /// The receiver reads each of a frame's three lines only after the mark of that line, also if it has waited for it.
@@ -73,7 +71,7 @@ fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
 /// Requirements: RES-008.
 #[test]
 fn loom_each_line_of_a_frame_is_read_after_its_mark() {
-    transfer(3, 512, Flags::DATA, &[INLINE_MAX]);
+    transfer(45, 3, 512, Flags::DATA, &[INLINE_MAX]);
 }
 
 /// A byte ring carries more bytes than it has. The ring has so many lines that no credits for lines are published,
@@ -82,7 +80,7 @@ fn loom_each_line_of_a_frame_is_read_after_its_mark() {
 /// Requirements: RES-008.
 #[test]
 fn loom_bytes_are_reused_only_after_credit() {
-    transfer(4, 512, Flags::empty(), &[200, 250, 130]);
+    transfer(250, 4, 512, Flags::empty(), &[200, 250, 130]);
 }
 
 /// A sender fences after a frame of any form, then checks whether the receiver sleeps. A receiver that is about to
@@ -92,7 +90,7 @@ fn loom_bytes_are_reused_only_after_credit() {
 #[test]
 fn loom_single_frame_of_any_length_wakes_a_sleeping_receiver() {
     for len in [0, 48, 49, INLINE_MAX, 200] {
-        loom::model(move || {
+        explore(None, 8, move || {
             let shared = Arc::new((TwoEnds(Heap::new(2, 512)), AtomicU32::new(0)));
             let sender = {
                 let shared = Arc::clone(&shared);
@@ -121,7 +119,7 @@ fn loom_single_frame_of_any_length_wakes_a_sleeping_receiver() {
 /// Requirements: RES-008.
 #[test]
 fn loom_first_frame_without_a_fence_wakes_a_sleeping_receiver() {
-    loom::model(|| {
+    explore(None, 20, || {
         let shared = Arc::new((TwoEnds(Heap::new(2, 512)), AtomicU32::new(0), AtomicU32::new(0)));
         let sender = {
             let shared = Arc::clone(&shared);
@@ -150,7 +148,7 @@ fn loom_first_frame_without_a_fence_wakes_a_sleeping_receiver() {
 fn loom_sender_that_waits_for_room_is_woken() {
     // In the first ring there is no room for another line, in the second no room for more bytes.
     for (shift, len, sent) in [(2, 0, 3), (4, 256, 2)] {
-        loom::model(move || {
+        explore(None, 30, move || {
             let shared = Arc::new((TwoEnds(Heap::new(shift, 512)), AtomicU32::new(0)));
             let mut bytes = vec![0; len];
             let mut tx = Producer::new(shared.0.0.area(256));

@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
 use super::super::pair::{PusherHalf, StoppedMark, TransferHalf, TransferSlot};
-use super::super::sync::AtomicU32;
+use super::super::sync::{AtomicU32, explore};
 use super::pull::{is_released, open, while_offered};
 use super::{puller, pusher};
 
@@ -26,7 +26,7 @@ fn half() -> TransferHalf {
 
 #[test]
 fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
-    loom::model(|| {
+    explore(None, 100, || {
         let slot =
             TransferSlot { claimed: super::super::sync::AtomicU64::new(0), puller: half(), pusher: PusherHalf(half()) };
         let (requested, copied) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -60,7 +60,7 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
 
 #[test]
 fn loom_counted_bytes_were_read_before_memory_reuse() {
-    loom::model(|| {
+    explore(None, 10, || {
         let model = Arc::new((AtomicU64::new(7), StoppedMark::for_model()));
         let pusher = thread::spawn({
             let model = Arc::clone(&model);
@@ -77,7 +77,7 @@ fn loom_counted_bytes_were_read_before_memory_reuse() {
 
 #[test]
 fn loom_reported_bytes_are_visible() {
-    loom::model(|| {
+    explore(None, 3, || {
         let model = Arc::new((AtomicU64::new(0), half()));
         let pusher = thread::spawn({
             let model = Arc::clone(&model);

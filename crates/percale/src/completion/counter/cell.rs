@@ -79,6 +79,7 @@ mod model {
     use loom::thread;
 
     use super::*;
+    use crate::sync::explore;
 
     type ModelQueue = Mutex<(Vec<u64>, u32)>;
 
@@ -97,7 +98,7 @@ mod model {
     #[test]
     fn loom_due_work_is_started_exactly_once() {
         for fails in [false, true] {
-            loom::model(move || {
+            explore(None, 25, move || {
                 let cell = Arc::new(CounterCell::default());
                 let line = Arc::new(ModelQueue::default());
                 let counts = {

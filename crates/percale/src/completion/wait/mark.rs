@@ -53,6 +53,7 @@ mod model {
     use loom::thread;
 
     use super::*;
+    use crate::sync::explore;
 
     /// Two threads wait for different values, like [`Wait::until_value`](super::super::Wait), while a third one counts.
     struct ValueWaiters {
@@ -100,9 +101,7 @@ mod model {
 
     #[test]
     fn loom_sleeper_misses_no_wakeup() {
-        let mut bounded = loom::model::Builder::new();
-        bounded.preemption_bound = Some(3);
-        bounded.check(|| {
+        explore(Some(3), 900, || {
             let place = ValueWaiters::new();
             let counts = {
                 let place = Arc::clone(&place);
@@ -127,9 +126,7 @@ mod model {
     /// mark, and does not clear the mark that another thread has set since then for a greater value.
     #[test]
     fn loom_waking_thread_clears_no_mark_that_it_has_not_seen() {
-        let mut bounded = loom::model::Builder::new();
-        bounded.preemption_bound = Some(3);
-        bounded.check(|| {
+        explore(Some(3), 1000, || {
             let place = ValueWaiters::new();
             place.mark.set(1);
             let counts = [(); 2].map(|()| {

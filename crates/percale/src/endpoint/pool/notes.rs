@@ -77,12 +77,13 @@ mod model {
     use loom::thread;
 
     use super::*;
+    use crate::sync::explore;
 
     /// One thread adds notes while the member takes them. Once all were added, the member has taken each of them, or
     /// finds that there are more.
     #[test]
     fn loom_member_misses_no_note() {
-        loom::model(|| {
+        explore(None, 75, || {
             let notes = loom::sync::Arc::new(Notes::default());
             let adds = {
                 let notes = loom::sync::Arc::clone(&notes);
