@@ -65,13 +65,13 @@ impl Sanitizer {
             }
         };
         // With a target of its own, the flag does not apply to build scripts and macros.
-        let cargo = cargo.args(["--quiet", "--profile", PROFILE, "--target", &triple]);
+        let cargo = cargo.args(["--profile", PROFILE, "--target", &triple]);
         Ok(cargo.env("CARGO_TARGET_DIR", self.directory(place)).env("RUSTFLAGS", flags))
     }
 
     /// Builds the packages and targets that cargo's arguments select, and returns the directory of the results.
     pub(crate) fn build(self, place: &Repository, selected: &[&str]) -> Outcome<PathBuf> {
-        self.cargo(place, "build")?.args(selected).passed()?;
+        self.cargo(place, "build")?.arg("--quiet").args(selected).passed()?;
         Ok(self.directory(place).join(triple()).join(PROFILE))
     }
 
