@@ -46,7 +46,9 @@ impl Sanitizer {
         match self {
             // Leaks are not reported, because workers and helper threads end without running destructors.
             Self::Address => ("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1"),
-            Self::Thread => ("TSAN_OPTIONS", "abort_on_error=1:die_after_fork=0:second_deadlock_stack=1"),
+            Self::Thread => {
+                ("TSAN_OPTIONS", "halt_on_error=1:abort_on_error=1:die_after_fork=0:second_deadlock_stack=1")
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! Atomics and locks of the standard library, or of loom in models.
 
+// The file of percale-memory: only models need it, so pindown does not depend on that crate.
 #[cfg(all(test, loom))]
+#[path = "../../percale-memory/src/sync/model.rs"]
 mod model;
 
 #[cfg(all(test, loom))]
