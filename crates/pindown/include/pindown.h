@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 /* The version of this header: major, minor and patch, 8 bits each, from the top. */
-#define PINDOWN_VERSION 0x000100u
+#define PINDOWN_VERSION 0x000200u
 
 /* Returns the version of the library, in the same form. Any thread. */
 uint32_t pindown_version(void);
