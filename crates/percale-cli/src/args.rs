@@ -3,6 +3,7 @@
 use clap::Parser;
 
 use crate::cp::CpArgs;
+use crate::generate::GenerateArgs;
 use crate::perf::PerfArgs;
 use crate::serve::ServeArgs;
 use crate::torture::TortureArgs;
@@ -33,6 +34,8 @@ pub(crate) enum Subcommand {
     Cp(CpArgs),
     /// Check that the registration cache stays correct on this machine while memory mappings change
     Torture(TortureArgs),
+    /// Write the manual pages and the completions of bash, zsh and fish below a directory
+    Generate(GenerateArgs),
     /// A process of `percale torture`
     #[command(name = crate::torture::PART, hide = true)]
     TorturePart {
