@@ -17,6 +17,7 @@ mod layers;
 mod libtest;
 mod machine;
 mod mutate;
+mod package;
 mod packages;
 mod peers;
 mod perf;
@@ -75,6 +76,8 @@ enum Task {
     Provider(provider::Arguments),
     /// Builds libpindown.so and places it with its header and pkg-config file under a directory
     Pindown(pindown::Arguments),
+    /// Builds the Debian packages and an archive with an install script; tests them on a bare machine
+    Package(package::Arguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
     /// The provider under sanitizers: every call with unusual arguments, every order of closing, every level and API
@@ -110,6 +113,7 @@ fn run(task: &Task) -> Outcome<ExitCode> {
         Task::Peers(arguments) => peers::run(&place, arguments),
         Task::Provider(arguments) => provider::run(&place, arguments),
         Task::Pindown(arguments) => pindown::run(&place, arguments),
+        Task::Package(arguments) => package::run(&place, arguments),
         Task::Interop(arguments) => interop::run(&place, arguments),
         Task::Walk(arguments) => walk::run(&place, arguments),
         // The exit code is that of another program.

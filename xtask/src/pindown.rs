@@ -14,15 +14,18 @@ pub(crate) struct Arguments {
 
 /// The library name in programs linked with it. Its number changes when existing programs cannot run with a new
 /// library.
-const SONAME: &str = "libpindown.so.0";
+pub(crate) const SONAME: &str = "libpindown.so.0";
+
+/// Returns the arguments of rustc with which the shared library is linked.
+pub(crate) fn link_arguments() -> Vec<String> {
+    vec!["-C".to_owned(), format!("link-arg=-Wl,-soname,{SONAME}")]
+}
 
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     fs::create_dir_all(&arguments.prefix)?;
     let prefix = fs::canonicalize(&arguments.prefix)?;
-    let soname = format!("link-arg=-Wl,-soname,{SONAME}");
-    let build =
-        ["rustc", "--release", "--quiet", "-p", "pindown", "--lib", "--crate-type", "cdylib", "--", "-C", &soname];
-    place.cargo().args(build).passed()?;
+    let build = ["rustc", "--release", "--quiet", "-p", "pindown", "--lib", "--crate-type", "cdylib", "--"];
+    place.cargo().args(build).args(link_arguments()).passed()?;
     let package = place.root.join("crates/pindown");
     let template = fs::read_to_string(package.join("pindown.pc.in"))?;
     let described =
