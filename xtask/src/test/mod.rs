@@ -68,6 +68,8 @@ enum Step {
     Docs,
     /// The public items are those that docs/api lists
     Api,
+    /// The C library's interface is the one that docs/api lists, and its example builds with pkg-config and runs
+    Abi,
 }
 
 impl Step {
@@ -105,6 +107,7 @@ impl Step {
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
             Self::Docs => steps.run("docs", "the documentation of the code", || lint::docs(place)),
             Self::Api => steps.run("api", "the lists of public items", || crate::api::check(place)),
+            Self::Abi => steps.run("abi", "libpindown from C programs", || crate::pindown::check(place)),
         }
     }
 }
