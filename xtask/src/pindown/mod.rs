@@ -169,7 +169,8 @@ impl Linking {
             Self::Static => {
                 let libs = config(&["--static", "--libs"])?;
                 // Only libpindown is linked statically, not the C library.
-                let libs = libs.into_iter().map(|lib| if lib == "-lpindown" { "-l:libpindown.a".to_owned() } else { lib });
+                let libs =
+                    libs.into_iter().map(|lib| if lib == "-lpindown" { "-l:libpindown.a".to_owned() } else { lib });
                 compiler.args(libs)
             }
         };

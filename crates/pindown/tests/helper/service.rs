@@ -132,7 +132,8 @@ fn two_capabilities_are_enough_for_the_service() {
     let socket = socket_of_manager(&place.socket());
     let copy = place.0.join("helper");
     copy_program(&program(), &copy);
-    let capabilities = ["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}=-all,+bpf,+perfmon"));
+    let capabilities =
+        ["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}=-all,+bpf,+perfmon"));
     let user = format!("{}", NOBODY - 1);
     let mut words = vec!["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "--no-new-privs"];
     words.extend(capabilities.iter().map(String::as_str));

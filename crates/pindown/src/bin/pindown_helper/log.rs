@@ -1,7 +1,7 @@
 //! Messages on the standard error: for a person, or for the journal.
 //!
 //! If the journal is connected to the standard error (JOURNAL_STREAM, systemd.exec(5)), each line begins with its
-//! priority in the form that the journal reads (sd-daemon(3)). `journalctl -p warning` then shows the warnings and errors.
+//! priority in the form that the journal reads (sd-daemon(3)). `journalctl -p warning` then shows warnings and errors.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;

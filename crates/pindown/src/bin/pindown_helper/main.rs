@@ -88,8 +88,9 @@ fn open(settings: &Settings) -> Result<Helper, Box<dyn std::error::Error>> {
         return Ok(helper);
     }
     if settings.idle_exit.is_some() {
-        return Err("--idle-exit needs a service manager that starts the helper again for the next client (LISTEN_FDS)"
-            .into());
+        return Err(
+            "--idle-exit needs a service manager that starts the helper again for the next client (LISTEN_FDS)".into(),
+        );
     }
     let path = settings.socket.clone().unwrap_or_else(socket_path);
     let opened: Result<Helper, BpfUnavailable> = match &settings.group {

@@ -1,7 +1,7 @@
 //! The client's side of the helper's socket.
 #![expect(
     unsafe_code,
-    reason = "two raw system calls without effects on memory, and a value from the kernel; each block states its own reason"
+    reason = "two raw system calls without effects on memory, and a value of the process; each block states its reason"
 )]
 
 use std::ffi::OsString;
@@ -50,8 +50,7 @@ impl Client {
     /// Connects to the helper. Returns the connection, the page of reports, the doorbell that wakes waiting threads,
     /// and the descriptors that keep the programs attached.
     pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingDoorbell, Vec<OwnedFd>), BpfUnavailable> {
-        let nobody =
-            |why: Errno| BpfUnavailable::NoHelper { path: path.display().to_string(), why: why.into() };
+        let nobody = |why: Errno| BpfUnavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| BpfUnavailable::Helper(why.into()))?;
         // Set before connecting, because that blocks while the helper's queue of connections is full.

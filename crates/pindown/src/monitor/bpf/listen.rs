@@ -2,10 +2,11 @@
 //!
 //! The helper makes it, or takes over one that a service manager made ([`passed`]).
 //!
-//! The permissions of a socket that the helper makes are never wider than intended. The kernel creates the file with the
-//! socket's own mode without the bits of the umask. So the mode is set before the file exists, and the group and the bits
-//! that the umask removed are set afterwards. Clients cannot connect before the socket listens. Links at the path are not
-//! followed, and a file is replaced only if it is a socket, because the directory may belong to another user.
+//! The permissions of a socket that the helper makes are never wider than intended. The kernel creates the file with
+//! the socket's own mode without the bits of the umask. So the mode is set before the file exists, and the group and
+//! the bits that the umask removed are set afterwards. Clients cannot connect before the socket listens. Links at the
+//! path are not followed, and a file is replaced only if it is a socket, because the directory may belong to another
+//! user.
 
 use std::ffi::OsStr;
 use std::fs;

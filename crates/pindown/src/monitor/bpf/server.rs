@@ -45,8 +45,8 @@ const OWN: usize = 128;
 
 /// A helper: the programs, and a socket that clients connect to.
 ///
-/// It logs by [`tracing`]: its start and end (information), rejected clients (warnings, for reasons that an administrator
-/// can remove), and each client that gets reports (for debugging).
+/// It logs by [`tracing`]: its start and end (information), rejected clients (warnings, for reasons that an
+/// administrator can remove), and each client that gets reports (for debugging).
 #[derive(Debug)]
 pub struct Helper {
     service: Service,
@@ -65,9 +65,9 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Loads the programs and listens at `path`, where every user may connect. The directory of [`SOCKET`](super::SOCKET)
-    /// is created if it does not exist. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread; [`Self::serve`] then
-    /// receives them.
+    /// Loads the programs and listens at `path`, where every user may connect. The directory of
+    /// [`SOCKET`](super::SOCKET) is created if it does not exist. Blocks SIGTERM, SIGINT and SIGHUP in the calling
+    /// thread; [`Self::serve`] then receives them.
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded; [`BpfUnavailable::Refused`] if the process may not have as many
@@ -81,8 +81,8 @@ impl Helper {
     /// given by its name or number.
     ///
     /// # Errors
-    /// As for [`Self::open`]; also [`BpfUnavailable::Listen`] if there is no such group, or if this process may not give
-    /// a file to it.
+    /// As for [`Self::open`]; also [`BpfUnavailable::Listen`] if there is no such group, or if this process may not
+    /// give a file to it.
     pub fn open_for_group(path: &Path, group: &str, limits: Limits) -> Result<Self, BpfUnavailable> {
         let number = group::number(group).map_err(|why| unable(path, why))?;
         Self::start(limits, || listen_at(path, AllowedUsers::Group(number)))
@@ -142,9 +142,9 @@ impl Helper {
         &self.listener.path
     }
 
-    /// Makes [`Self::serve`] return once there has been no client for this time: no connection, and no process that gets
-    /// reports. The programs then no longer slow down the machine. A service manager that has the socket starts the
-    /// helper again for the next client.
+    /// Makes [`Self::serve`] return once there has been no client for this time: no connection, and no process that
+    /// gets reports. The programs then no longer slow down the machine. A service manager that has the socket starts
+    /// the helper again for the next client.
     pub fn exit_when_idle(&mut self, time: Duration) {
         self.idle_exit = Some(time);
     }

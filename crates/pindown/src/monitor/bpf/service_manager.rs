@@ -1,6 +1,6 @@
-//! The protocol between the helper and the service manager that started it, such as systemd: a socket that the manager has
-//! made (sd_listen_fds(3)), and messages about the state of the service (sd_notify(3)). Both are found through environment
-//! variables. Without them, this module does nothing.
+//! The protocol between the helper and the service manager that started it, such as systemd: a socket that the manager
+//! has made (sd_listen_fds(3)), and messages about the state of the service (sd_notify(3)). Both are found through
+//! environment variables. Without them, this module does nothing.
 #![expect(unsafe_code, reason = "takes over a descriptor by its number; each block states its own reason")]
 
 use std::env;
