@@ -1,4 +1,4 @@
-//! The files in `systemd/`: systemd accepts them, and the service has no privilege that it does not need.
+//! The files in `packaging/`: systemd accepts them, and the service has no privilege that it does not need.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ impl Units {
     fn new(test: &str) -> Self {
         let place = std::env::temp_dir().join(format!("pindown-units-{test}-{}", std::process::id()));
         fs::create_dir(&place).expect("a new directory");
-        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd")).expect("the files") {
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging")).expect("the files") {
             let path = entry.expect("a file").path();
             let text = fs::read_to_string(&path).expect("text");
             let text = text.replace("/usr/sbin/pindown-helper", "/bin/true");

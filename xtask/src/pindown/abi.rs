@@ -33,7 +33,7 @@ const SONAME: &str = "soname";
 
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let header = header::read(place)?;
-    let library = link::build(place, &header)?;
+    let library = link::build(place)?;
     let found = lines(place, &header, &library)?;
     let path = list(place);
     let written = read(place)?;

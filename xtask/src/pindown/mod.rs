@@ -5,13 +5,13 @@ mod header;
 mod link;
 
 pub(crate) use abi::{Arguments as AbiArguments, run as run_abi};
+use link::SONAME;
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, Needed};
 use crate::place::Repository;
 use crate::program::Program;
 use crate::steps::Findings;
-use link::{NATIVE, SONAME};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     helper: bool,
 }
 
-/// The systemd files of pindown-helper: the name of each in crates/pindown/systemd, and its destination below the prefix.
+/// The systemd files of pindown-helper: the name of each in crates/pindown/packaging, and its destination below the prefix.
 const UNITS: [(&str, &str); 4] = [
     ("pindown-helper.socket", "lib/systemd/system/pindown-helper.socket"),
     ("pindown-helper.service", "lib/systemd/system/pindown-helper.service"),
@@ -63,7 +63,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
 /// Builds and installs the files, below `destdir` if it is set.
 fn install(place: &Repository, arguments: &Arguments, prefix: &Path) -> Outcome {
     let package = place.root.join("crates/pindown");
-    let library = link::build(place, &header::read(place)?)?;
+    let library = link::build(place)?;
     let root = match &arguments.destdir {
         Some(destdir) => destdir.join(prefix.strip_prefix("/").unwrap_or(prefix)),
         None => prefix.to_owned(),
@@ -79,9 +79,8 @@ fn install(place: &Repository, arguments: &Arguments, prefix: &Path) -> Outcome 
     put(&root.join("include/pindown.h"), &fs::read(package.join("include/pindown.h"))?, 0o644)?;
     let described = fs::read_to_string(package.join("pindown.pc.in"))?
         .replace("@prefix@", &prefix.display().to_string())
-        .replace("@libdir@", &prefix.join(&arguments.libdir).display().to_string())
         .replace("@version@", env!("CARGO_PKG_VERSION"))
-        .replace("@private@", &NATIVE.join(" "));
+        .replace("libdir=${prefix}/lib\n", &format!("libdir=${{prefix}}/{}\n", arguments.libdir.display()));
     put(&libraries.join("pkgconfig/pindown.pc"), described.as_bytes(), 0o644)?;
     if arguments.helper {
         place.cargo().args(["build", "--release", "--quiet", "-p", "pindown", "--bin", "pindown-helper"]).passed()?;
@@ -89,10 +88,10 @@ fn install(place: &Repository, arguments: &Arguments, prefix: &Path) -> Outcome 
         put(&root.join("sbin/pindown-helper"), &program, 0o755)?;
         let sbin = format!("{}/", prefix.join("sbin").display());
         for (name, destination) in UNITS {
-            let text = fs::read_to_string(package.join("systemd").join(name))?.replace(SBIN, &sbin);
+            let text = fs::read_to_string(package.join("packaging").join(name))?.replace(SBIN, &sbin);
             put(&root.join(destination), text.as_bytes(), 0o644)?;
         }
-        let manual = fs::read(package.join("man/pindown-helper.8"))?;
+        let manual = fs::read(place.root.join("packaging/man/pindown-helper.8"))?;
         put(&root.join("share/man/man8/pindown-helper.8"), &manual, 0o644)?;
     }
     Ok(())
