@@ -40,6 +40,9 @@ struct Product {
     mode: u32,
 }
 
+const STATIC_LIBRARY: &str = "lib/libpindown.a";
+const HELPER_PROGRAM: &str = "sbin/pindown-helper";
+
 const PROGRAM: u32 = 0o755;
 const FILE: u32 = 0o644;
 
@@ -49,14 +52,12 @@ impl Product {
         const PROVIDER: &[&str] = &["build", "-p", "percale-ofi", "--lib"];
         const HELPER: &[&str] = &["build", "-p", "pindown", "--bin", "pindown-helper"];
         const STATIC: &[&str] = &["rustc", "-p", "pindown", "--lib", "--crate-type", "staticlib"];
-        const SHARED: &[&str] = &["rustc", "-p", "pindown", "--lib", "--crate-type", "cdylib"];
         let product = |arguments, file, place, mode| Self { arguments, file, place, mode };
         vec![
             product(COMMAND, "percale", "bin/percale", PROGRAM),
             product(PROVIDER, "libpercale_fi.so", "lib/libfabric/libpercale-fi.so", FILE),
-            product(HELPER, "pindown-helper", "sbin/pindown-helper", PROGRAM),
-            product(STATIC, "libpindown.a", "lib/libpindown.a", FILE),
-            product(SHARED, "libpindown.so", "lib/libpindown.so.0", FILE),
+            product(HELPER, "pindown-helper", HELPER_PROGRAM, PROGRAM),
+            product(STATIC, "libpindown.a", STATIC_LIBRARY, FILE),
         ]
     }
 
@@ -66,10 +67,7 @@ impl Product {
             Some(tools) => tools.add_to(source.cargo()).arg("auditable"),
             None => source.cargo(),
         };
-        let cargo = cargo.args(self.arguments).args(["--quiet", "--locked", "--profile", PROFILE]);
-        let is_shared = self.place.ends_with(pindown::SONAME);
-        let cargo = if is_shared { cargo.arg("--").args(pindown::link_arguments()) } else { cargo };
-        cargo.passed()?;
+        cargo.args(self.arguments).args(["--quiet", "--locked", "--profile", PROFILE]).passed()?;
         stage.put(&source.target.join(PROFILE).join(self.file), self.place, self.mode)
     }
 }
@@ -88,6 +86,25 @@ impl Stage {
     }
 }
 
+/// The section with the list of crates, which `cargo audit bin` reads.
+const CRATES: &str = ".dep-v0";
+
+/// Links the shared library from the static one. The C compiler links it, so it gets the list of crates from the helper,
+/// which is built from the same crate with the same features.
+fn shared_library(source: &Source, has_list: bool, stage: &Stage) -> Outcome {
+    println!("  building lib/{}", pindown::SONAME);
+    let linked = source.target.join(pindown::SONAME);
+    pindown::link_shared(&source.root, &stage.root.join(STATIC_LIBRARY), &linked)?;
+    if has_list {
+        let list = source.target.join("crates-of-pindown");
+        let dump = Program::new("objcopy").arg("--dump-section").arg(format!("{CRATES}={}", list.display()));
+        dump.arg(stage.root.join(HELPER_PROGRAM)).arg("/dev/null").output()?.success()?;
+        let add = Program::new("objcopy").arg("--add-section").arg(format!("{CRATES}={}", list.display()));
+        add.arg(&linked).output()?.success()?;
+    }
+    stage.put(&linked, &format!("lib/{}", pindown::SONAME), FILE)
+}
+
 /// Builds all files of packages.
 pub(super) fn build(source: &Source, release: &Release, tools: Option<&Tools>) -> Outcome<Stage> {
     let stage = Stage { root: source.root.join("stage") };
@@ -95,6 +112,7 @@ pub(super) fn build(source: &Source, release: &Release, tools: Option<&Tools>) -
     for product in Product::all() {
         product.build(source, tools, &stage)?;
     }
+    shared_library(source, tools.is_some(), &stage)?;
     provider::exports_entry_only(&stage.root.join("lib/libfabric/libpercale-fi.so"))?;
     for (from, place) in COPIED {
         stage.put(&source.root.join(from), place, FILE)?;

@@ -77,6 +77,8 @@ enum Step {
     Publish,
     /// Debian packages and the archive are built, and installed, used and removed on a bare machine
     Package,
+    /// The C library's interface is the one that docs/api lists, and its example builds with pkg-config and runs
+    Abi,
 }
 
 impl Step {
@@ -120,6 +122,7 @@ impl Step {
             Self::Publish => steps.run("publish", "the crates as they are published", || supply::publish(place)),
             Self::Package => steps
                 .run("package", "packages on a bare machine", || crate::package::check(place, arguments.all)),
+            Self::Abi => steps.run("abi", "libpindown from C programs", || crate::pindown::check(place)),
         }
     }
 }
