@@ -3,7 +3,7 @@
 #
 #   check-installed.sh DIR [MPICH]
 #
-# DIR has the packages, and the sources of the C programs below c/. MPICH is a copy of an MPICH that uses libfabric (lib and
+# DIR has the packages, the archive, and the sources of the C programs below c/. MPICH is a copy of an MPICH that uses libfabric (lib and
 # bin), with a program `ring` that was compiled with it; without it the checks of MPICH are reported as skipped.
 #
 # Each check prints a line. The last line has the counts. The exit status is 1 if a check failed. The script changes the
@@ -165,6 +165,18 @@ check "apt remove" apt remove -y $names
 check "libfabric without the provider" sh -c '! fi_info -p percale'
 # apt does not know packages that are neither installed nor in an archive.
 check "dpkg purge" dpkg --purge $names
+check "no file is left" nothing_left "$work/before"
+
+echo "the archive:"
+check "unpack" sh -c "tar -C '$work' -xzf '$packages'/percale-*.tar.gz"
+installer=$(echo "$work"/percale-*/install.sh)
+check "a wrong option is rejected" sh -c "! '$installer' --perfix /opt"
+check "install.sh" "$installer"
+check "percale info" /usr/local/bin/percale info
+check "fi_info finds the provider" contains 'provider: percale' fi_info -p percale
+check "C example" sh -c "cc '$work'/percale-*/share/doc/percale/examples/verbs.c \
+	\$(pkg-config --cflags --libs pindown) -o '$work/verbs' && '$work/verbs'"
+check "install.sh --uninstall" "$installer" --uninstall
 check "no file is left" nothing_left "$work/before"
 
 printf '%s passed, %s failed, %s skipped\n' $passed $failed $skipped

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs percale from this folder, or removes it. It needs a POSIX shell, install(1) and sed(1).
 set -eu
+umask 022
 
 usage() {
 	cat <<'END'
@@ -95,13 +96,13 @@ if [ $action = uninstall ]; then
 		rm -f "$destdir$to"
 	done
 	rm -f "$destdir$link" "$destdir$description"
-	# Folders that only percale used.
-	for folder in "$providers" share/doc/percale/examples share/doc/percale lib/sysusers.d lib/tmpfiles.d; do
-		case $folder in
-		/*) rmdir "$destdir$folder" 2>/dev/null || true ;;
-		*) rmdir "$destdir$prefix/$folder" 2>/dev/null || true ;;
-		esac
+	# Folders that only percale used: rmdir(1) leaves the others.
+	for folder in share/doc/percale/examples share/doc/percale share/doc share/bash-completion/completions \
+		share/bash-completion share/zsh/site-functions share/zsh share/fish/vendor_completions.d share/fish \
+		share/man/man1 share/man/man7 share/man/man8 lib/pkgconfig lib/sysusers.d lib/tmpfiles.d; do
+		rmdir "$destdir$prefix/$folder" 2>/dev/null || true
 	done
+	rmdir "$destdir$providers" 2>/dev/null || true
 	system ldconfig
 	[ $service = no ] || [ ! -d /run/systemd/system ] || system systemctl daemon-reload
 	echo "percale is removed from $destdir$prefix"

@@ -49,14 +49,14 @@ pub(super) fn check(place: &Repository, results: &Path, release: &Release) -> Ou
         return Ok(Findings::skipped("installing packages on a bare machine needs root, on Debian"));
     }
     packages::ensure(&NEEDED)?;
-    let packages: Vec<PathBuf> =
-        finished(results)?.into_iter().filter(|path| path.extension().is_some_and(|its| its == "deb")).collect();
-    let lintian = lint(&packages);
+    let all = finished(results)?;
+    let is_debian = |path: &&PathBuf| path.extension().is_some_and(|its| its == "deb");
+    let lintian = lint(all.iter().filter(is_debian));
     let directory = place.target.join(RESULTS).join("bare");
     let machine = copy(&directory)?;
     let inside = machine.join(PACKAGES);
     fs::create_dir_all(inside.join("c"))?;
-    for package in &packages {
+    for package in &all {
         fs::copy(package, inside.join(package.file_name().unwrap_or_default()))?;
     }
     fs::copy(place.root.join(RING), inside.join("c/ring.c"))?;
@@ -86,12 +86,12 @@ pub(super) fn check(place: &Repository, results: &Path, release: &Release) -> Ou
         }
     }
     let remarks = mpich.err().map(|why| format!("MPICH was left out: {why}")).into_iter().collect();
-    let note = format!("checks of {} packages, version {}", packages.len(), release.debian());
+    let note = format!("checks of {} files, version {}", all.len(), release.debian());
     Ok(Findings::new(passed, failed, note).with_remarks(remarks))
 }
 
 /// Fails if lintian reports an error.
-fn lint(packages: &[PathBuf]) -> Outcome {
+fn lint<'a>(packages: impl Iterator<Item = &'a PathBuf>) -> Outcome {
     let lintian = Program::new("lintian").args(["--fail-on", "error", "--display-level", ">=warning"]);
     let output = lintian.arg("--allow-root").args(packages).env("LC_ALL", "C.UTF-8").output()?;
     output.stdout.lines().for_each(|line| println!("  {line}"));
