@@ -8,6 +8,7 @@ use crate::steps::Findings;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// cargo-deny, in the version that CI uses.
 const DENY: (&str, &str) = ("cargo-deny", "0.20.2");
@@ -15,12 +16,15 @@ const DENY: (&str, &str) = ("cargo-deny", "0.20.2");
 /// The checks of cargo-deny that need no database.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
 
+/// The time limit of a check. Fetching the database takes most of it.
+const LIMIT: Duration = Duration::from_secs(180);
+
 /// Runs cargo-deny: licenses, sources and banned crates, and known vulnerabilities if the database can be had.
 pub(super) fn deny(place: &Repository) -> Outcome<Findings> {
     let program = cargo_deny(place)?;
     let run = |arguments: &[&str]| {
-        let deny = Program::new(&program).args(["--all-features", "--locked"]).args(arguments).within(&place.root);
-        deny.output()
+        let deny = Program::new(&program).args(["--all-features", "--locked"]).args(arguments);
+        deny.within(&place.root).limit(LIMIT).output()
     };
     let mut failed = 0;
     for check in CHECKS {
@@ -32,8 +36,8 @@ pub(super) fn deny(place: &Repository) -> Outcome<Findings> {
             output.stderr.lines().for_each(|line| println!("    {line}"));
         }
     }
-    let database = run(&["fetch", "db"])?;
-    if let Err(why) = database.success() {
+    let database = run(&["fetch", "db"]).and_then(|output| output.success().map(drop));
+    if let Err(why) = database {
         let why = why.to_string();
         let cause = why.lines().last().unwrap_or_default().trim();
         let remark = format!("known vulnerabilities were not checked, because the database cannot be had: {cause}");
