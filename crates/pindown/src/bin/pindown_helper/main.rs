@@ -6,6 +6,7 @@
 mod arguments;
 mod log;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use pindown::monitor::bpf::{BpfUnavailable, Helper, loadable, socket_path};
@@ -60,8 +61,9 @@ fn serve(log: Log, settings: &Settings) -> ExitCode {
             return CANNOT_START.into();
         }
     };
-    // Scripts wait for this line. A service manager waits for the message of `serve`.
-    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+    // Scripts wait for this line. A person reads the same in the log, and a service manager waits for the message of
+    // `serve`.
+    if std::env::var_os("NOTIFY_SOCKET").is_none() && !std::io::stdout().is_terminal() {
         println!("listening at {}", helper.path().display());
     }
     match helper.serve() {
