@@ -19,7 +19,6 @@
 
 // Labels on docs.rs the items that need a feature.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-
 #![allow(
     unsafe_code,
     reason = "libfabric is a C interface: callers pass pointers, and objects are returned as pointers"

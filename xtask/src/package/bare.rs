@@ -16,10 +16,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const NEEDED: [Needed; 2] = [
-    Needed { program: "debootstrap", package: "debootstrap" },
-    Needed { program: "lintian", package: "lintian" },
-];
+const NEEDED: [Needed; 2] =
+    [Needed { program: "debootstrap", package: "debootstrap" }, Needed { program: "lintian", package: "lintian" }];
 
 /// The folders of the packages and of MPICH in the bare machine.
 const PACKAGES: &str = "packages";
@@ -62,7 +60,8 @@ pub(super) fn check(place: &Repository, results: &Path, release: &Release) -> Ou
     fs::copy(place.root.join(RING), inside.join("c/ring.c"))?;
     fs::copy(place.root.join("packaging/check-installed.sh"), inside.join("check-installed.sh"))?;
     let mpich = mpich(place, &machine);
-    let enter = Program::new("unshare").args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "enter"]);
+    let enter =
+        Program::new("unshare").args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "enter"]);
     let script = format!("/{PACKAGES}/check-installed.sh");
     let enter = enter.arg(&machine).arg("bash").arg(script).arg(format!("/{PACKAGES}"));
     let enter = if mpich.is_ok() { enter.arg(format!("/{MPICH}")) } else { enter };

@@ -138,7 +138,11 @@ impl<'a> Packaging<'a> {
         for name in &differing {
             println!("  {name} differs: compare {} with {}", self.results().display(), results.display());
         }
-        println!("{} of {} files are identical in two builds", first.len() - differing.len().min(first.len()), first.len());
+        println!(
+            "{} of {} files are identical in two builds",
+            first.len() - differing.len().min(first.len()),
+            first.len()
+        );
         Ok(differing.is_empty())
     }
 }

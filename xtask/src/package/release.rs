@@ -24,12 +24,15 @@ impl Release {
     /// older than their release would keep the time of the build.
     pub(super) fn read(root: &Path) -> Outcome<Self> {
         let version = env!("CARGO_PKG_VERSION");
-        let changelog = fs::read_to_string(root.join("CHANGELOG.md")).map_err(Failure::during("reading CHANGELOG.md"))?;
+        let changelog =
+            fs::read_to_string(root.join("CHANGELOG.md")).map_err(Failure::during("reading CHANGELOG.md"))?;
         let date = date_of(&changelog, version).ok_or_else(|| {
             Failure::new(format!("CHANGELOG.md has no line `## [{version}] - YYYY-MM-DD`; add one for the release"))
         })?;
         if date > machine::date() {
-            return Err(Failure::new(format!("the date of version {version} in CHANGELOG.md, {date}, is in the future")));
+            return Err(Failure::new(format!(
+                "the date of version {version} in CHANGELOG.md, {date}, is in the future"
+            )));
         }
         let output = Program::new("date").args(["-u", "-d", &date, "+%s"]).output()?;
         let epoch = output.success()?.trim().parse();

@@ -24,7 +24,8 @@ const WRITTEN: &str = "components";
 
 /// Writes the lists of all packages to a folder: percale.cdx.json and others.
 pub(super) fn write(source: &Source, release: &Release, tools: &Tools, folder: &Path) -> Outcome {
-    let cargo = tools.add_to(source.cargo()).args(["cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5"]);
+    let cargo =
+        tools.add_to(source.cargo()).args(["cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5"]);
     let cargo = cargo.args(["--no-build-deps", "--override-filename", WRITTEN]);
     cargo.env("SOURCE_DATE_EPOCH", release.epoch.to_string()).passed()?;
     fs::create_dir_all(folder)?;
@@ -70,7 +71,10 @@ mod tests {
         let of = |root: &str, time: &str| neutral(&list(root, time), Path::new(root), "2026-11-29").unwrap();
         let first = of("/home/a/first", "10:00");
         assert_eq!(first, of("/srv/second", "11:00"));
-        assert!(first.contains("path+file://crates/pindown#0.2.0") && first.contains("2026-11-29T00:00:00Z"), "{first}");
+        assert!(
+            first.contains("path+file://crates/pindown#0.2.0") && first.contains("2026-11-29T00:00:00Z"),
+            "{first}"
+        );
     }
 
     #[test]

@@ -120,8 +120,9 @@ impl Step {
             Self::Deny => steps.run("deny", "licenses and sources of the dependencies", || supply::deny(place)),
             Self::Msrv => steps.run("msrv", "the oldest compiler", || supply::oldest_compiler(place)),
             Self::Publish => steps.run("publish", "the crates as they are published", || supply::publish(place)),
-            Self::Package => steps
-                .run("package", "packages on a bare machine", || crate::package::check(place, arguments.all)),
+            Self::Package => {
+                steps.run("package", "packages on a bare machine", || crate::package::check(place, arguments.all))
+            }
             Self::Abi => steps.run("abi", "libpindown from C programs", || crate::pindown::check(place)),
         }
     }

@@ -1,6 +1,6 @@
 //! The steps that check what others get: the crates that are published, the oldest compiler, and the dependencies.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::machine;
 use crate::place::Repository;
 use crate::program::{Program, on_path};
@@ -114,7 +114,8 @@ pub(super) fn publish(place: &Repository) -> Outcome<Findings> {
 
 /// Returns the number of published crates, and what is missing in their manifests.
 fn complete(manifests: &[Value]) -> (usize, Vec<String>) {
-    let is_published = |manifest: &&Value| manifest["publish"].as_array().is_none_or(|registries| !registries.is_empty());
+    let is_published =
+        |manifest: &&Value| manifest["publish"].as_array().is_none_or(|registries| !registries.is_empty());
     let published: Vec<&Value> = manifests.iter().filter(is_published).collect();
     let names: BTreeSet<&str> = published.iter().filter_map(|manifest| manifest["name"].as_str()).collect();
     let versions: BTreeSet<&str> = manifests.iter().filter_map(|manifest| manifest["version"].as_str()).collect();
@@ -205,8 +206,7 @@ mod tests {
     fn unpublished_dependencies_are_named() {
         let depends = |kind: Value, req: &str| {
             let dependency = json!({"name": "double", "req": req, "kind": kind, "path": "/x"});
-            let manifests =
-                [manifest("a", Value::Null, json!([dependency])), manifest("double", json!([]), json!([]))];
+            let manifests = [manifest("a", Value::Null, json!([dependency])), manifest("double", json!([]), json!([]))];
             complete(&manifests).1
         };
         assert_eq!(depends(Value::Null, "=0.2.0"), ["a: depends on double, which is not published"]);
