@@ -52,7 +52,7 @@ unowned() {
 
 # No file of the removed packages is left, and no file that nobody owns was added since `before` was written.
 nothing_left() {
-	local left
+	local left name
 	left=$(comm -13 "$1" <(unowned))
 	if [ -n "$left" ]; then
 		printf 'these files are left:\n%s\n' "$left"
@@ -109,7 +109,7 @@ mkdir -p "$work/.openmpi"
 cp /usr/share/doc/libpercale-fi1/examples/mca-params.conf "$work/.openmpi/"
 check "Open MPI over percale, by the user's settings" contains ' 0 wrong' $run "$work/ring"
 check "Open MPI selects percale by these settings" contains 'mtl:ofi:prov: percale' \
-	$run --mca mtl_base_verbose 100 "$work/ring"
+	$run --mca opal_common_ofi_verbose 100 --mca mtl_ofi_verbose 100 "$work/ring"
 if [ -n "$mpich" ]; then
 	# This MPICH comes with its own libfabric, which was built for another prefix.
 	mkdir -p /opt/mpich/lib
