@@ -123,7 +123,7 @@ mod tests {
         assert!(names.contains(&"man/man1/percale.1"), "{names:?}");
         for (_, name) in COMPLETIONS {
             let (_, script) = files.iter().find(|(its, _)| its == name).unwrap();
-            assert!(script.contains("torture") && script.contains("--json"), "{name}: {script}");
+            assert!(script.contains("torture") && script.contains("json"), "{name}: {script}");
         }
     }
 
