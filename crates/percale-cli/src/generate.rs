@@ -25,6 +25,9 @@ pub(crate) struct GenerateArgs {
     json: bool,
 }
 
+/// The name of the command.
+const NAME: &str = "percale";
+
 /// The folder of the manual pages.
 const MANUAL: &str = "man/man1";
 
@@ -59,9 +62,10 @@ pub(crate) fn run(args: &GenerateArgs, command: Command) -> Result<()> {
 
 fn write(directory: &Path, command: Command) -> Result<Vec<GeneratedFile>> {
     let mut files = Vec::new();
+    let visible = visible(&command);
     for (shell, name) in COMPLETIONS {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut command.clone(), command.get_name().to_owned(), &mut script);
+        clap_complete::generate(shell, &mut visible.clone(), NAME, &mut script);
         let path = directory.join(name);
         create(&path)?.write_all(&script).map_err(failed(&path))?;
         files.push(GeneratedFile { kind: shell.to_string(), path });
@@ -78,6 +82,16 @@ fn write(directory: &Path, command: Command) -> Result<Vec<GeneratedFile>> {
         files.push(GeneratedFile { kind: "man".into(), path });
     }
     Ok(files)
+}
+
+/// Returns the command line without hidden subcommands, which clap_complete would offer.
+fn visible(command: &Command) -> Command {
+    let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    Command::new(NAME)
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .args(command.get_arguments().cloned())
+        .subcommands(subcommands.cloned())
 }
 
 /// Creates a file and the folders above it.
@@ -124,6 +138,9 @@ mod tests {
         for (_, name) in COMPLETIONS {
             let (_, script) = files.iter().find(|(its, _)| its == name).unwrap();
             assert!(script.contains("torture") && script.contains("json"), "{name}: {script}");
+            for command in Args::command().get_subcommands().filter(|command| command.is_hide_set()) {
+                assert!(!script.contains(command.get_name()), "{name} has {}: {script}", command.get_name());
+            }
         }
     }
 
