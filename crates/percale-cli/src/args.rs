@@ -8,7 +8,7 @@ use crate::perf::PerfArgs;
 use crate::serve::ServeArgs;
 use crate::torture::TortureArgs;
 
-/// percale: moves bytes between the memories of processes.
+/// Moves bytes between the memories of processes.
 #[derive(Debug, Parser)]
 #[command(name = "percale", version, arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Args {

@@ -72,6 +72,6 @@ mod tests {
     fn changelog_describes_the_version_of_the_workspace() {
         let release = Release::read(&Repository::find().unwrap().root).unwrap();
         assert_eq!(release.debian(), format!("{}-1", env!("CARGO_PKG_VERSION")));
-        assert!(release.epoch % (24 * 60 * 60) == 0, "{release:?}");
+        assert!(release.epoch.is_multiple_of(24 * 60 * 60), "{release:?}");
     }
 }
