@@ -20,7 +20,7 @@ enum Presence {
 
 use Presence::{Only, Optional, Required};
 
-const CAPABILITIES: [(&str, Presence); 34] = [
+const CAPABILITIES: [(&str, Presence); 35] = [
     // The kernel.
     ("bpf", Required),
     ("userfaultfd", Required),
@@ -54,6 +54,7 @@ const CAPABILITIES: [(&str, Presence); 34] = [
     ("allocators", Required),
     ("strace", Required),
     ("valgrind", Required),
+    ("systemd", Optional),
     // Devices.
     ("RDMA device", Optional),
     ("RDMA", Only("verbs")),

@@ -17,6 +17,7 @@ mod layers;
 mod libtest;
 mod machine;
 mod mutate;
+mod package;
 mod packages;
 mod peers;
 mod perf;
@@ -73,8 +74,12 @@ enum Task {
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
     Provider(provider::Arguments),
-    /// Builds libpindown.so and places it with its header and pkg-config file under a directory
+    /// Builds libpindown and places it with its header and pkg-config file under a directory; --helper adds pindown-helper
     Pindown(pindown::Arguments),
+    /// Builds the Debian packages and an archive with an install script; tests them on a bare machine
+    Package(package::Arguments),
+    /// Compares the interface of libpindown.so (symbols, versions, layouts) with docs/api/libpindown.txt
+    Abi(pindown::AbiArguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
     /// The provider under sanitizers: every call with unusual arguments, every order of closing, every level and API
@@ -110,6 +115,8 @@ fn run(task: &Task) -> Outcome<ExitCode> {
         Task::Peers(arguments) => peers::run(&place, arguments),
         Task::Provider(arguments) => provider::run(&place, arguments),
         Task::Pindown(arguments) => pindown::run(&place, arguments),
+        Task::Package(arguments) => package::run(&place, arguments),
+        Task::Abi(arguments) => pindown::run_abi(&place, arguments),
         Task::Interop(arguments) => interop::run(&place, arguments),
         Task::Walk(arguments) => walk::run(&place, arguments),
         // The exit code is that of another program.

@@ -34,7 +34,7 @@ pub(crate) fn build(place: &Repository) -> Outcome<PathBuf> {
     let fresh = path.with_extension("new");
     fs::copy(&built, &fresh).map_err(Failure::during(format!("copying {}", built.display())))?;
     fs::rename(&fresh, &path)?;
-    exports_only(&path, ENTRY)?;
+    exports_entry_only(&path)?;
     let headers = directory.join("include");
     fs::create_dir_all(&headers)?;
     for header in HEADERS {
@@ -47,8 +47,8 @@ pub(crate) fn build(place: &Repository) -> Outcome<PathBuf> {
 
 /// Checks that the library exports only its entry point. A program may load other libraries that define the same
 /// internal names.
-fn exports_only(library: &Path, entry: &str) -> Outcome<()> {
+pub(crate) fn exports_entry_only(library: &Path) -> Outcome<()> {
     let listed = Program::new("nm").args(["-D", "--defined-only"]).arg(library).output()?;
     let names: Vec<_> = listed.success()?.lines().filter_map(|line| line.rsplit(' ').next()).collect();
-    if names == [entry] { Ok(()) } else { Err(Failure::new(format!("{} exports {names:?}", library.display()))) }
+    if names == [ENTRY] { Ok(()) } else { Err(Failure::new(format!("{} exports {names:?}", library.display()))) }
 }

@@ -3,11 +3,12 @@
 use clap::Parser;
 
 use crate::cp::CpArgs;
+use crate::generate::GenerateArgs;
 use crate::perf::PerfArgs;
 use crate::serve::ServeArgs;
 use crate::torture::TortureArgs;
 
-/// percale: moves bytes between the memories of processes.
+/// Moves bytes between the memories of processes.
 #[derive(Debug, Parser)]
 #[command(name = "percale", version, arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Args {
@@ -33,6 +34,8 @@ pub(crate) enum Subcommand {
     Cp(CpArgs),
     /// Check that the registration cache stays correct on this machine while memory mappings change
     Torture(TortureArgs),
+    /// Write the manual pages and the completions of bash, zsh and fish below a directory
+    Generate(GenerateArgs),
     /// A process of `percale torture`
     #[command(name = crate::torture::PART, hide = true)]
     TorturePart {

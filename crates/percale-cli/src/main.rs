@@ -1,9 +1,9 @@
 //! The command `percale`: shows the available transports and devices and why a transport or device is not available,
-//! measures speed, copies files between machines, and tests the registration cache.
+//! measures speed, copies files between machines, tests the registration cache, and generates its manual pages.
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Subcommand};
 
@@ -13,6 +13,7 @@ mod clock;
 mod cp;
 mod failure;
 mod fixed_buffers;
+mod generate;
 mod host;
 mod info;
 mod limits;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Subcommand::Serve(args) => serve::run(args),
         Subcommand::Cp(args) => cp::run(args),
         Subcommand::Torture(args) => torture::run(args),
+        Subcommand::Generate(args) => generate::run(args, Args::command()),
         // A failure here has been reported to the measuring process, which prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));

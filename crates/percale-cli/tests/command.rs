@@ -54,6 +54,7 @@ fn invalid_usage_exits_with_2_and_names_valid_values() {
         (&["cp", "a:1/b"], "<DST>"),
         (&["cp", "a:1/b", "c", "--transport", "verbs"], "shm, tcp"),
         (&["serve"], "<DIR>"),
+        (&["generate"], "<DIR>"),
         (&["serve", ".", "--listen", "7471"], "node7:7471"),
         (&["torture", "--monitor", "hooks"], "userfaultfd"),
         (&["torture", "--threads", "0"], "1..=64"),
@@ -76,6 +77,24 @@ fn unreachable_address_exits_with_1() {
     let output = percale(&["perf", "127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("connecting to 127.0.0.1:1"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn generated_files_are_listed() {
+    let directory = std::env::temp_dir().join(format!("percale-generated-{}", std::process::id()));
+    let shown = percale(&["generate", directory.to_str().unwrap()]);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).contains("man/man1/percale.1\n"), "{}", text(&shown.stdout));
+    let files = rows(&percale(&["generate", directory.to_str().unwrap(), "--json"]));
+    assert_eq!(files.len(), text(&shown.stdout).lines().count());
+    for file in &files {
+        assert!(std::path::Path::new(file["path"].as_str().unwrap()).is_file(), "{file}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+    // A file takes the place of the directory.
+    let refused = percale(&["generate", "/dev/null"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("creating /dev/null/"), "{}", text(&refused.stderr));
 }
 
 #[test]

@@ -26,6 +26,9 @@
 //! * [`Way`]: the direction of a transfer
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod arriving;
 mod copied;
 #[cfg(feature = "cuda")]

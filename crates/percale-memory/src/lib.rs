@@ -16,6 +16,9 @@
 //!
 //! The feature `testing` adds functions for the tests of the crates that depend on this one.
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod debug;
 pub mod deferred_actions;
 pub mod later;

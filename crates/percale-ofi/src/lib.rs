@@ -17,6 +17,8 @@
 //! * `fabric` and `fabric_ops`, `domain` and `domain_ops`: the parts of a fabric or domain that its objects share, and
 //!   the calls that open them
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![allow(
     unsafe_code,
     reason = "libfabric is a C interface: callers pass pointers, and objects are returned as pointers"

@@ -24,6 +24,9 @@
 //! * `serialized`: the forms of names and raw keys in data formats (feature `serde`)
 //! * `mapped`: mapped raw keys of peers
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod access_origin;
 mod counters;
 mod error;

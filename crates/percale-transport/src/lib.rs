@@ -16,6 +16,9 @@
 //!   system call that does not block, and has left it when the call into the link returns. If the memory is revoked in
 //!   the meantime, only this transfer fails, and it fails at both ends.
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(not(all(any(test, feature = "sim"), feature = "verbs")))]
 mod absent;
 pub mod any;

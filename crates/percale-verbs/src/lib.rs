@@ -62,6 +62,9 @@
 //! # Ok(()) }
 //! ```
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod abi;
 mod alarm;
 mod completion;

@@ -73,9 +73,12 @@
 //!
 //! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 /// Compiles the program in the README.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 mod readme {}
 
 #[cfg(doctest)]

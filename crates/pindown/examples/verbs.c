@@ -1,5 +1,6 @@
 /*
  * A program that uses pindown and sends with verbs: cc verbs.c $(pkg-config --cflags --libs pindown) -o verbs
+ * docs/libpindown.md describes how the program finds the library when it runs.
  *
  * The device is a mock. With libibverbs, delete it, include <infiniband/verbs.h>, and use a real ibv_pd.
  */
@@ -87,7 +88,7 @@ int main(void)
 	struct pindown_attr attr = PINDOWN_ATTR_INIT;
 	struct pindown_cache *cache;
 	struct pindown_lane *lane;
-	struct pindown_use use;
+	struct pindown_use use = PINDOWN_USE_INIT;
 	void *buffer;
 	int code, n, sealed;
 
@@ -115,7 +116,7 @@ int main(void)
 	if (code != 0)
 		return fail("pindown_get", code);
 	for (n = 0; sealed && n < 999; n++) {
-		struct pindown_use another;
+		struct pindown_use another = PINDOWN_USE_INIT;
 
 		code = pindown_get(lane, buffer, 1 << 16, 0, &another);
 		if (code != 0)

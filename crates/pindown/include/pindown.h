@@ -20,7 +20,9 @@
  *   parent, and can open its own caches.
  * - Passing a pointer that is neither null nor valid, or that was closed before, is undefined behaviour, as with
  *   free(3).
- * - Structures with a first field `size` may grow in later versions: set it to the sizeof of the structure.
+ * - Structures may grow in later versions, except struct pindown_use. Their first field is their size, by which programs
+ *   and libraries of different versions use only the fields that both have. Initialize every structure with its macro
+ *   PINDOWN_..._INIT, which sets the size.
  * - A callback must not throw C++ exceptions.
  */
 #ifndef PINDOWN_H
@@ -34,7 +36,7 @@ extern "C" {
 #endif
 
 /* The version of this header: major, minor and patch, 8 bits each, from the top. */
-#define PINDOWN_VERSION 0x000100u
+#define PINDOWN_VERSION 0x000200u
 
 /* Returns the version of the library, in the same form. Any thread. */
 uint32_t pindown_version(void);
@@ -61,6 +63,8 @@ enum pindown_access {
 
 /* The result of a pin callback. */
 struct pindown_pinned {
+	/* The size of the structure, set by pindown. Fields beyond it do not exist: a pin callback does not write them. */
+	size_t size;
 	/* The local key, for work requests of this process. */
 	uint64_t local_key;
 	/* The remote key, for peers. */
@@ -68,6 +72,9 @@ struct pindown_pinned {
 	/* A pointer for the unpin callback. Never dereferenced by pindown; may be null. */
 	void *pin;
 };
+
+#define PINDOWN_PINNED_INIT \
+	{ sizeof(struct pindown_pinned), 0, 0, NULL }
 
 /*
  * Pins `length` bytes from `address` (whole pages) so that their physical pages stay where they are, and fills in
@@ -152,6 +159,7 @@ struct pindown_attr {
 	 *
 	 * "best"         the first of these that is available, down to "none"; pindown_monitor_why returns the reason
 	 * "bpf"          keeps every kind of memory that can be pinned, with few exceptions; requires root, or pindown-helper
+	 *                (at /run/pindown/helper.sock, or the path in the environment variable PINDOWN_SOCKET)
 	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_UNSEEN_CHANGES) and sealed memory; a hit makes a
 	 *                system call. Without PINDOWN_CHECK_RIGHTS, keeps a registration even after mprotect(2)
 	 * "sealed"       keeps memory of pindown_alloc, which cannot change
@@ -223,7 +231,10 @@ int pindown_lane_open(struct pindown_cache *cache, struct pindown_lane **lane);
  */
 int pindown_lane_close(struct pindown_lane *lane);
 
-/* A registration while an operation uses it. */
+/*
+ * A registration while an operation uses it. This structure never changes, because comparing a size would slow down each
+ * hit.
+ */
 struct pindown_use {
 	/* The local key from the pin callback, for work requests of this process. */
 	uint64_t local_key;
@@ -232,6 +243,9 @@ struct pindown_use {
 	/* Used by pindown to end the use. 0 after that. */
 	uint64_t ticket;
 };
+
+#define PINDOWN_USE_INIT \
+	{ 0, 0, 0 }
 
 /* A bit of pindown_use.ticket: the registration is for this use only, and is unpinned when the use ends. */
 #define PINDOWN_USE_SINGLE (UINT64_C(1) << 33)
@@ -281,7 +295,7 @@ int pindown_sweep(struct pindown_cache *cache);
 /* Drops all registrations of pindown_get. Those in use are unpinned by a later call, after their uses have ended. */
 int pindown_flush(struct pindown_cache *cache);
 
-/* Statistics since the cache was opened. */
+/* Statistics since the cache was opened. Begin with PINDOWN_STATS_INIT. */
 struct pindown_stats {
 	/* sizeof(struct pindown_stats), set by the caller. */
 	size_t size;
@@ -322,6 +336,9 @@ struct pindown_stats {
 	uint64_t single_monitor_ended;
 };
 
+#define PINDOWN_STATS_INIT \
+	{ sizeof(struct pindown_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
 /*
  * Fills in the fields of `*stats` that its size has room for; fields that this version does not count are 0. Any
  * thread.
@@ -354,8 +371,10 @@ enum pindown_reason {
 /* Returns a reason as text; null for an unknown one. Any thread. */
 const char *pindown_reason_text(uint32_t reason);
 
-/* The result of pindown_register. */
+/* The result of pindown_register. Begin with PINDOWN_REGISTRATION_INIT. */
 struct pindown_registration {
+	/* sizeof(struct pindown_registration), set by the caller. */
+	size_t size;
 	/*
 	 * The handle that pindown_deregister takes and pindown_check returns. It needs all 64 bits. A process never uses
 	 * a handle again, in any cache.
@@ -369,11 +388,15 @@ struct pindown_registration {
 	uint32_t reserved;
 };
 
+#define PINDOWN_REGISTRATION_INIT \
+	{ sizeof(struct pindown_registration), 0, 0, 0, 0, 0 }
+
 /*
- * Pins `length` bytes from `address` with the rights `access` until pindown_deregister, and fills in `registration`.
- * Registrations may overlap; each has its own handle. pindown_get does not return them, and a change does not unpin
+ * Pins `length` bytes from `address` with the rights `access` until pindown_deregister, and fills in the fields of
+ * `registration` that its size has room for. Registrations may overlap; each has its own handle. pindown_get does not return them, and a change does not unpin
  * them: pindown_check returns the handles of those that must not be used again. Any thread.
  *
+ * -EINVAL   also if registration->size is wrong
  * -ECHILD   the cache belongs to this process's parent
  * others    the value that the pin callback returned; nothing remains pinned
  */
@@ -481,6 +504,11 @@ struct pindown_functions {
 	int (*free)(void *memory);
 	int (*hold)(struct pindown_lane *lane, struct pindown_use *use);
 };
+
+/* For a table of the application, for example one of wrappers. */
+#define PINDOWN_FUNCTIONS_INIT \
+	{ sizeof(struct pindown_functions), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+	  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,9 @@
 //! * [`Registrar`]: pins and unpins memory; implemented by the application
 //! * [`monitor`]: reports memory changes to the cache
 
+// Labels on docs.rs the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod access;
 pub mod cache;
 mod calls;

@@ -25,7 +25,7 @@ use crate::provider;
 use crate::steps::Findings;
 use crate::table::table;
 pub(crate) use mpi::{THROUGH_THE_PROVIDER, part_of_mpi4py, verdict_of_mpi4py};
-pub(crate) use site::{mpi4py, newer_libfabric};
+pub(crate) use site::{mpi4py, mpich, newer_libfabric};
 
 use case::Transport;
 use cases::{ClientEnding, ClientRow, ListedCase};

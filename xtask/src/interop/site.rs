@@ -83,12 +83,17 @@ pub(crate) fn mpi4py(place: &Repository) -> Outcome<Mpi4py> {
 /// Returns the directory of the newer libfabric in MPICH's wheel. Fetches the wheel if it has not been fetched yet. The
 /// error names the missing parts.
 pub(crate) fn newer_libfabric(place: &Repository) -> Result<PathBuf, String> {
+    mpich(place).map(|directory| directory.join("lib/mpich"))
+}
+
+/// Returns the directory of MPICH from its wheel, with its own libfabric. Fetches the wheel if it has not been fetched yet.
+/// The error names the missing parts.
+pub(crate) fn mpich(place: &Repository) -> Result<PathBuf, String> {
     let site = Site::prepare(place, PathBuf::new(), false);
-    match site.environment(Wheels::Mpich) {
-        Ok(_) => Ok(site.newer_libfabric()),
-        Err(Trouble::Missing(what)) => Err(what),
-        Err(Trouble::Failed(failure)) => Err(failure.to_string()),
-    }
+    site.environment(Wheels::Mpich).map_err(|trouble| match trouble {
+        Trouble::Missing(what) => what,
+        Trouble::Failed(failure) => failure.to_string(),
+    })
 }
 
 pub(super) struct Site<'a> {

@@ -6,6 +6,7 @@ mod commands;
 mod features;
 mod lint;
 mod suite;
+mod supply;
 
 pub(crate) use suite::{DOUBLE, MODELS, VERBS, harness};
 
@@ -21,7 +22,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
     /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, the walk,
-    /// budgets
+    /// budgets, publishing, packages
     #[arg(long)]
     quick: bool,
     /// The long forms of tests and of the walk, which take hours: every rejected call, every API version, millions of
@@ -68,11 +69,22 @@ enum Step {
     Docs,
     /// The public items are those that docs/api lists
     Api,
+    /// Licenses, sources and known vulnerabilities of the dependencies (cargo-deny)
+    Deny,
+    /// The workspace builds with the oldest compiler that the manifests name
+    Msrv,
+    /// The crates are complete and can be published, and build from what is published
+    Publish,
+    /// Debian packages and the archive are built, and installed, used and removed on a bare machine
+    Package,
+    /// The C library's interface is the one that docs/api lists, and its example builds with pkg-config and runs
+    Abi,
 }
 
 impl Step {
     fn is_slow(self) -> bool {
-        matches!(self, Self::Loom | Self::Search | Self::Perf | Self::Interop | Self::Walk | Self::Budgets)
+        use Step::{Budgets, Interop, Loom, Package, Perf, Publish, Search, Walk};
+        matches!(self, Loom | Search | Perf | Interop | Walk | Budgets | Publish | Package)
     }
 
     fn run(self, place: &Repository, arguments: &Arguments, steps: &mut Steps) {
@@ -105,6 +117,13 @@ impl Step {
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
             Self::Docs => steps.run("docs", "the documentation of the code", || lint::docs(place)),
             Self::Api => steps.run("api", "the lists of public items", || crate::api::check(place)),
+            Self::Deny => steps.run("deny", "licenses and sources of the dependencies", || supply::deny(place)),
+            Self::Msrv => steps.run("msrv", "the oldest compiler", || supply::oldest_compiler(place)),
+            Self::Publish => steps.run("publish", "the crates as they are published", || supply::publish(place)),
+            Self::Package => {
+                steps.run("package", "packages on a bare machine", || crate::package::check(place, arguments.all))
+            }
+            Self::Abi => steps.run("abi", "libpindown from C programs", || crate::pindown::check(place)),
         }
     }
 }

@@ -104,7 +104,7 @@ static uint64_t use(struct world *w, const void *address, size_t length)
 
 static struct pindown_stats stats(struct world *w)
 {
-	struct pindown_stats stats = { .size = sizeof(stats) };
+	struct pindown_stats stats = PINDOWN_STATS_INIT;
 
 	ANSWERS(0, w->call->sweep(w->cache));
 	ANSWERS(0, w->call->read_stats(w->cache, &stats));
@@ -393,7 +393,7 @@ static void remapped(void)
 static void own(void)
 {
 	struct world w;
-	struct pindown_registration registration;
+	struct pindown_registration registration = PINDOWN_REGISTRATION_INIT;
 	uint64_t handle = 0;
 
 	begin("registrations of the program itself");

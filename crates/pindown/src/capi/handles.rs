@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::error::{Failure, answer};
+use super::sized::CallersStructure;
 use super::{OpenCache, own, place};
 use crate::access::Access;
 use crate::cache::{Handle, Waited};
@@ -14,8 +15,9 @@ use crate::range::Range;
 
 /// `struct pindown_registration`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, zerocopy::Immutable, zerocopy::IntoBytes)]
 pub struct OwnRegistration {
+    pub(super) size: usize,
     pub(super) handle: u64,
     pub(super) local_key: u64,
     pub(super) remote_key: u64,
@@ -40,18 +42,21 @@ pub(crate) unsafe extern "C" fn pindown_register(
     // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         let place = place(registration, "registration")?;
+        // SAFETY: the caller guarantees that a structure of the given size is there.
+        let place = unsafe { CallersStructure::new(place, size_of::<OwnRegistration>(), "registration") }?;
         let access = Access::from_bits(access).ok_or_else(|| Failure::unknown_access(access))?;
         let range = Range::new(address.addr() as u64, length as u64).map_err(crate::cache::LookupError::from)?;
         let made = own.cache.register(range, access)?;
         let answer = OwnRegistration {
+            size: place.size(),
             handle: made.handle.to_bits(),
             local_key: made.local_key,
             remote_key: made.remote_key,
             unwatched: made.unwatched.map_or(0, reason),
             reserved: 0,
         };
-        // SAFETY: not null, and the caller guarantees that a registration may be written there.
-        unsafe { place.write(answer) };
+        // SAFETY: as above; only the caller's thread accesses the structure during the call.
+        unsafe { place.write(&answer) };
         Ok(0)
     }))
 }

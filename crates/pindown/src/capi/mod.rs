@@ -4,7 +4,7 @@
 //! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the fast path
 //! * `handles`: registrations that the application makes itself · `sealed`: memory that cannot change · `stats` ·
 //!   `error`
-//! * `table`: all functions in one structure
+//! * `sized`: structures of callers of other versions · `table`: all functions in one structure
 //!
 //! The public items are for a library that contains pindown and offers this interface to its C callers as a table:
 //! [`open_by`], [`FUNCTIONS`].
@@ -24,6 +24,7 @@ mod lane;
 mod open;
 mod registrar;
 mod sealed;
+mod sized;
 mod stats;
 mod table;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::registrar::{Pinned, Registrar};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PinnedKeys {
+    pub(super) size: usize,
     pub(super) local_key: u64,
     pub(super) remote_key: u64,
     pub(super) pin: *mut c_void,
@@ -49,14 +50,15 @@ impl Registrar for Callbacks {
     type Pin = Opaque;
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Opaque>> {
-        let mut pinned = PinnedKeys { local_key: 0, remote_key: 0, pin: std::ptr::null_mut() };
+        let size = size_of::<PinnedKeys>();
+        let mut pinned = PinnedKeys { size, local_key: 0, remote_key: 0, pin: std::ptr::null_mut() };
         let (start, len) = (with_exposed_provenance_mut(range.start() as usize), range.len() as usize);
         // SAFETY: the callback and its context come from the caller of `pindown_open`, which guarantees that any thread
         // may make this call until `pindown_close`.
         let code = unsafe { (self.pin)(self.context.0, start, len, access.bits(), &raw mut pinned) };
         match code {
             0 => {
-                let PinnedKeys { local_key, remote_key, pin } = pinned;
+                let PinnedKeys { local_key, remote_key, pin, .. } = pinned;
                 Ok(Pinned { pin: Opaque(pin), local_key, remote_key })
             }
             -4095..0 => Err(io::Error::from_raw_os_error(-code)),

@@ -2,13 +2,14 @@
 
 use std::ffi::c_int;
 
-use super::error::{Failure, answer};
+use super::error::answer;
+use super::sized::CallersStructure;
 use super::{OpenCache, own, place};
 use crate::cache::Stats;
 
 /// `struct pindown_stats`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, zerocopy::Immutable, zerocopy::IntoBytes)]
 pub struct Counts {
     pub(super) size: usize,
     pub(super) hits: u64,
@@ -61,28 +62,16 @@ impl Counts {
     }
 }
 
-/// A size greater than that of any version of the structure. Larger sizes are rejected.
-const LONGEST: usize = 4096;
-
 /// Fills in the counts for which the caller's structure has fields.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_read_stats(cache: *const OpenCache, stats: *mut Counts) -> c_int {
     // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
-        let stats = place(stats, "stats")?.as_ptr();
-        // SAFETY: the caller guarantees that at least the first field is there.
-        let size = unsafe { stats.cast::<usize>().read() };
-        if size < size_of::<usize>() || !size.is_multiple_of(8) || size > LONGEST {
-            return Err(Failure::invalid(format!("stats->size is {size}: set it to sizeof(struct pindown_stats)")));
-        }
-        let counts = Counts::of(own.cache.stats(), size);
-        let known = size.min(size_of::<Counts>());
-        // SAFETY: the caller's structure and the counts have at least this number of bytes; both are words without
-        // padding.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const counts).cast::<u8>(), stats.cast::<u8>(), known) };
-        let rest = stats.cast::<u8>().wrapping_add(known);
-        // SAFETY: these bytes belong to the caller; counts that this version does not have are 0.
-        unsafe { rest.write_bytes(0, size - known) };
+        let stats = place(stats, "stats")?;
+        // SAFETY: the caller guarantees that a structure of the given size is there.
+        let stats = unsafe { CallersStructure::new(stats, size_of::<usize>(), "stats") }?;
+        // SAFETY: as above; only the caller's thread accesses the structure during the call.
+        unsafe { stats.write(&Counts::of(own.cache.stats(), stats.size())) };
         Ok(0)
     }))
 }

@@ -18,8 +18,8 @@ struct caller {
 static int calling_pin(void *context, void *address, size_t length, uint32_t access, struct pindown_pinned *pinned)
 {
 	struct caller *caller = context;
-	struct pindown_stats stats = { .size = sizeof(stats) };
-	struct pindown_registration own;
+	struct pindown_stats stats = PINDOWN_STATS_INIT;
+	struct pindown_registration own = PINDOWN_REGISTRATION_INIT;
 	struct pindown_use use;
 
 	if (caller->blocks) {

@@ -33,6 +33,8 @@ int device_pin(void *context, void *address, size_t length, uint32_t access, str
 	struct device *device = context;
 	int code = 0;
 
+	if (pinned->size < sizeof(*pinned))
+		return -EPROTO;
 	pthread_mutex_lock(&device->lock);
 	if (device->fails) {
 		code = device->fails;
@@ -88,7 +90,7 @@ struct pindown_cache *open_with(struct device *device, const char *monitor)
 
 struct pindown_stats stats_of(struct pindown_cache *cache)
 {
-	struct pindown_stats stats = { .size = sizeof(stats) };
+	struct pindown_stats stats = PINDOWN_STATS_INIT;
 
 	CHECK(pindown_read_stats(cache, &stats) == 0);
 	return stats;

@@ -6,9 +6,9 @@ static struct device device = DEVICE_INIT;
 /* Runs in the child, which exits with 0 if all checks succeed. */
 static void child(struct pindown_cache *cache, struct pindown_lane *lane, struct pindown_use *use, uint64_t registration)
 {
-	struct pindown_stats stats = { .size = sizeof(stats) };
+	struct pindown_stats stats = PINDOWN_STATS_INIT;
 	struct pindown_use another;
-	struct pindown_registration one;
+	struct pindown_registration one = PINDOWN_REGISTRATION_INIT;
 	struct pindown_lane *fresh = NULL;
 	void *memory = NULL;
 	uint64_t handle, unpins = device.unpins;
@@ -51,7 +51,7 @@ void forks(void)
 {
 	struct pindown_cache *cache = open_with(&device, "imported");
 	struct pindown_lane *lane = NULL;
-	struct pindown_registration one;
+	struct pindown_registration one = PINDOWN_REGISTRATION_INIT;
 	struct pindown_use use;
 	void *memory = NULL;
 	uint64_t handle;

@@ -64,6 +64,24 @@ static void older_sizes(void)
 	}
 }
 
+/* The registration of a newer program has more fields, which this version sets to 0. */
+static void registration_sizes(struct pindown_cache *cache)
+{
+	struct {
+		struct pindown_registration registration;
+		uint64_t newer;
+	} longer = { PINDOWN_REGISTRATION_INIT, 7 };
+
+	longer.registration.size = sizeof(longer);
+	CHECK(pindown_register(cache, PLACE(1), 1, 0, &longer.registration) == 0);
+	CHECK(longer.registration.size == sizeof(longer) && longer.newer == 0);
+	CHECK(pindown_deregister(cache, longer.registration.handle) == 0);
+	longer.registration.size = sizeof(longer.registration) - 8;
+	REFUSED(pindown_register(cache, PLACE(1), 1, 0, &longer.registration), EINVAL, "registration->size is 32");
+	longer.registration.size = 1 << 20;
+	REFUSED(pindown_register(cache, PLACE(1), 1, 0, &longer.registration), EINVAL, "registration->size");
+}
+
 static void sizes(void)
 {
 	struct {
@@ -91,6 +109,7 @@ static void sizes(void)
 	stats.slow_hits = 7;
 	CHECK(pindown_read_stats(cache, &stats) == 0);
 	CHECK(stats.slow_hits == 7);
+	registration_sizes(cache);
 	CHECK(pindown_close(cache) == 0);
 }
 

@@ -5,7 +5,7 @@ void own_registrations(void)
 {
 	struct device device = DEVICE_INIT;
 	struct pindown_cache *cache = open_with(&device, "imported");
-	struct pindown_registration one, two, three;
+	struct pindown_registration one = PINDOWN_REGISTRATION_INIT, two = one, three = one;
 	uint64_t handle = 99;
 	char *place = PLACE(1);
 
@@ -76,7 +76,7 @@ void waiting(void)
 {
 	struct device device = DEVICE_INIT;
 	struct pindown_cache *cache = open_with(&device, "imported");
-	struct pindown_registration one;
+	struct pindown_registration one = PINDOWN_REGISTRATION_INIT;
 	uint64_t handle;
 	pthread_t thread;
 

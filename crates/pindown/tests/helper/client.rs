@@ -32,7 +32,9 @@ fn client_process() {
         println!("> ready");
         return drop(std::io::stdin().lines().next());
     }
-    let monitor = match Monitor::from_helper(&socket) {
+    // With the role "default", the client uses the path in PINDOWN_SOCKET as any program does.
+    let opened = if role == "default" { Monitor::open() } else { Monitor::from_helper(&socket) };
+    let monitor = match opened {
         Ok(monitor) => monitor,
         Err(BpfUnavailable::Denied(why)) => return println!("> denied {why:?}"),
         Err(why) => return println!("> {why}"),

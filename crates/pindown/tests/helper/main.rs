@@ -9,6 +9,7 @@ mod fuzz;
 mod hostile;
 mod parked;
 mod protocol;
+mod service;
 mod serving;
 mod strangers;
 mod support;

@@ -1,13 +1,18 @@
 //! The client's side of the helper's socket.
-#![expect(unsafe_code, reason = "two raw system calls without effects on memory; each block states its own reason")]
+#![expect(
+    unsafe_code,
+    reason = "two raw system calls without effects on memory, and a value of the process; each block states its reason"
+)]
 
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -21,6 +26,18 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses at which no process has memory. Higher addresses are excluded, because their upper bits may be a tag.
 pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
 
+/// Returns the path in the environment variable `PINDOWN_SOCKET`, if it is set and not empty. A program that runs with
+/// the privileges of its file (set-user-ID and others) ignores the variable, because its user sets it.
+pub(super) fn chosen_socket() -> Option<PathBuf> {
+    // SAFETY: the call only reads a value that the kernel passed to the process.
+    let has_privileges = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    chosen(std::env::var_os("PINDOWN_SOCKET"), has_privileges)
+}
+
+fn chosen(value: Option<OsString>, has_privileges: bool) -> Option<PathBuf> {
+    value.filter(|path| !path.is_empty() && !has_privileges).map(PathBuf::from)
+}
+
 /// A connection to the helper.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -33,8 +50,7 @@ impl Client {
     /// Connects to the helper. Returns the connection, the page of reports, the doorbell that wakes waiting threads,
     /// and the descriptors that keep the programs attached.
     pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingDoorbell, Vec<OwnedFd>), BpfUnavailable> {
-        let nobody =
-            |why: rustix::io::Errno| BpfUnavailable::NoHelper { path: path.display().to_string(), why: why.into() };
+        let nobody = |why: Errno| BpfUnavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| BpfUnavailable::Helper(why.into()))?;
         // Set before connecting, because that blocks while the helper's queue of connections is full.
@@ -42,7 +58,10 @@ impl Client {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIMEOUT))
                 .map_err(|why| BpfUnavailable::Helper(why.into()))?;
         }
-        connect(&socket, &SocketAddrUnix::new(path).map_err(nobody)?).map_err(nobody)?;
+        connect(&socket, &SocketAddrUnix::new(path).map_err(nobody)?).map_err(|why| match why {
+            Errno::ACCESS => BpfUnavailable::NotAllowed { path: path.display().to_string() },
+            why => nobody(why),
+        })?;
         let user = wire::peer_user(socket.as_fd()).map_err(BpfUnavailable::Helper)?;
         if user != 0 && user != rustix::process::geteuid().as_raw() {
             return Err(BpfUnavailable::ForeignHelper(user));
@@ -115,4 +134,18 @@ fn protect_nothing(start: u64, len: u64) {
 pub(super) fn wait_for_older_changes() {
     // SAFETY: a break below the start of the heap is rejected, after the lock was taken.
     unsafe { libc::syscall(libc::SYS_brk, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable_chooses_the_socket_except_in_privileged_programs() {
+        let path = |text: &str| Some(OsString::from(text));
+        assert_eq!(chosen(path("/tmp/s"), false), Some(PathBuf::from("/tmp/s")));
+        assert_eq!(chosen(path("/tmp/s"), true), None);
+        assert_eq!(chosen(path(""), false), None);
+        assert_eq!(chosen(None, false), None);
+    }
 }

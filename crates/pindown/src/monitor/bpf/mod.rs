@@ -55,6 +55,7 @@ mod btf;
 mod cached;
 mod client;
 mod doorbell;
+mod group;
 mod kernel;
 mod listen;
 mod load;
@@ -63,8 +64,10 @@ mod page;
 mod publish;
 mod quota;
 mod refusal;
+mod rejections;
 mod request;
 mod server;
+mod service_manager;
 mod session;
 mod signals;
 mod sys;
@@ -75,7 +78,7 @@ mod wire;
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -95,8 +98,16 @@ use doorbell::RingDoorbell;
 use kernel::{Kernel, SpaceId};
 use waiting::Published;
 
-/// The default path of the helper's socket.
-pub const SOCKET: &str = "/run/pindown.sock";
+/// The default path of the helper's socket. Its directory can be mounted in containers.
+pub const SOCKET: &str = "/run/pindown/helper.sock";
+
+/// Returns the path at which this process expects the helper's socket: the value of the environment variable
+/// `PINDOWN_SOCKET`, or [`SOCKET`] if the variable is not set. A program that runs with the privileges of its file
+/// (set-user-ID, file capabilities) ignores the variable.
+#[must_use]
+pub fn socket_path() -> PathBuf {
+    client::chosen_socket().unwrap_or_else(|| SOCKET.into())
+}
 
 /// The requirements for watching a range, in addition to the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,15 +138,22 @@ enum Source {
 }
 
 impl Monitor {
-    /// Opens the monitor through the helper at [`SOCKET`], or otherwise by loading the programs.
+    /// Opens the monitor through the helper at [`socket_path`], or otherwise by loading the programs.
     ///
     /// # Errors
-    /// If no helper answers, the reason why loading failed; otherwise the helper's reason.
+    /// If no helper answers, the reason why loading failed; otherwise the helper's reason. If this process cannot load
+    /// the programs in any case, and its user chose the helper (`PINDOWN_SOCKET`) or may not connect to it, the error is
+    /// that of connecting.
     pub fn open() -> Result<Self, BpfUnavailable> {
-        match Self::from_helper(Path::new(SOCKET)) {
-            Err(BpfUnavailable::NoHelper { .. }) => Self::in_process(),
-            answer => answer,
-        }
+        let unreachable = match Self::from_helper(&socket_path()) {
+            Err(why @ (BpfUnavailable::NoHelper { .. } | BpfUnavailable::NotAllowed { .. })) => why,
+            answer => return answer,
+        };
+        Self::in_process().map_err(|why| {
+            let cannot_load = matches!(why, BpfUnavailable::NoCapability(_) | BpfUnavailable::NotBuilt(_));
+            let needs_helper = matches!(unreachable, BpfUnavailable::NotAllowed { .. });
+            if cannot_load && (needs_helper || client::chosen_socket().is_some()) { unreachable } else { why }
+        })
     }
 
     /// Loads the programs only for this process. Until it is dropped, each such monitor adds to the cost of the
@@ -162,7 +180,8 @@ impl Monitor {
     /// Opens the monitor through a helper, without any privilege.
     ///
     /// # Errors
-    /// [`BpfUnavailable::NoHelper`] if no process listens there. Other errors contain the reason why the helper is not
+    /// [`BpfUnavailable::NoHelper`] if no process listens there, [`BpfUnavailable::NotAllowed`] if the socket's
+    /// permissions do not allow this process to connect. Other errors contain the reason why the helper is not
     /// trusted, or why it rejected the client.
     pub fn from_helper(socket: &Path) -> Result<Self, BpfUnavailable> {
         let (client, page, doorbell, links) = Client::connect(socket)?;

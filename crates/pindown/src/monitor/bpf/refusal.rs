@@ -57,6 +57,20 @@ pub enum BpfUnavailable {
         /// The error from connecting.
         why: io::Error,
     },
+    /// The helper's socket is only for other users.
+    #[error("{path} of pindown-helper is only for some users: become a member of its group (ls -l shows it)")]
+    NotAllowed {
+        /// The path of the socket.
+        path: String,
+    },
+    /// The helper cannot listen for clients.
+    #[error("cannot listen at {path}: {why}")]
+    Listen {
+        /// The path of the socket.
+        path: String,
+        /// The error of the system call, or the reason why the socket is not suitable.
+        why: io::Error,
+    },
     /// The process behind the socket runs as another user, and not as root.
     #[error("pindown-helper runs as user {0}, which is neither root nor the user of this process")]
     ForeignHelper(u32),
@@ -82,7 +96,8 @@ impl BpfUnavailable {
             | Self::PageSize(_) => libc::EOPNOTSUPP,
             Self::NoCapability(_) | Self::ForeignHelper(_) => libc::EPERM,
             Self::Refused { .. } | Self::Missed(_) | Self::Closed => libc::EIO,
-            Self::NoHelper { why, .. } => crate::calls::errno_for(why),
+            Self::NotAllowed { .. } => libc::EACCES,
+            Self::NoHelper { why, .. } | Self::Listen { why, .. } => crate::calls::errno_for(why),
             Self::Denied(denial) => denial.errno(),
             Self::Helper(error) => crate::calls::errno_for(error),
         }

@@ -8,8 +8,8 @@
 //! Closing the last copy of a descriptor may take as long as its creator chooses (a socket with SO_LINGER, a file of
 //! FUSE). This also holds if the receiver has no room for the descriptor, or leaves it in the queue, because then it is
 //! closed in the receiver's context as well. So the helper makes the kernel reject such messages at their sender
-//! (SO_PASSRIGHTS, Linux 6.16). On older kernels it receives all descriptors, and closes them and every connection on
-//! separate threads ([`CloseThreads`]).
+//! (SO_PASSRIGHTS, Linux 6.16). On older kernels, and from clients that connected before the helper set this option, it
+//! receives all descriptors, and closes them and these connections on separate threads ([`CloseThreads`]).
 #![expect(
     unsafe_code,
     reason = "socket options and ancillary messages that rustix lacks; each block states its own reason"
@@ -44,22 +44,45 @@ pub(super) struct Request {
     pub(super) strangers: Vec<OwnedFd>,
 }
 
-fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> bool {
+/// Sets a socket option, if the kernel has it.
+fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: `value` lives through the call and has `len` bytes.
-    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), len) == 0 }
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), len) };
 }
 
-/// Makes the kernel identify each sender on connections of this listener. Before Linux 6.5 this is not possible, and
-/// each client is rejected.
-pub(super) fn name_senders(listener: BorrowedFd<'_>) {
-    set(listener, SO_PASSPIDFD, 1);
+/// Returns the value of a socket option; `None` if the kernel does not have the option.
+fn get(socket: BorrowedFd<'_>, option: libc::c_int) -> Option<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` is valid for `len` bytes, and every bit pattern is a number.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)
+    };
+    (result == 0).then_some(value)
 }
 
-/// Makes the kernel reject descriptors on connections of this listener, or accept them again. Returns whether the
-/// kernel supports this.
-pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool {
-    set(listener, SO_PASSRIGHTS, wanted.into())
+/// Makes the kernel identify each sender on this connection, or on connections of this listener. Before Linux 6.5 this
+/// is not possible, and each client is rejected.
+pub(super) fn name_senders(socket: BorrowedFd<'_>) {
+    set(socket, SO_PASSPIDFD, 1);
+}
+
+/// Returns whether the kernel keeps the sender of each message that arrives before [`name_senders`] was called. Since
+/// Linux 6.16 it does so only if the listener has the option SO_PASSCRED.
+pub(super) fn keeps_early_senders(listener: BorrowedFd<'_>) -> bool {
+    get(listener, libc::SO_PASSCRED) == Some(1) || get(listener, SO_PASSRIGHTS).is_none()
+}
+
+/// Makes the kernel reject descriptors on connections of this listener, or accept them again, if it supports this.
+pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) {
+    set(listener, SO_PASSRIGHTS, wanted.into());
+}
+
+/// Returns whether the kernel has rejected descriptors on this connection from its beginning. This is not the case
+/// before Linux 6.16, and for a client that connected to the socket of a service manager before the helper started.
+pub(super) fn rejects_descriptors(connection: BorrowedFd<'_>) -> bool {
+    get(connection, SO_PASSRIGHTS) == Some(0)
 }
 
 /// Reads one request, without waiting.
@@ -137,26 +160,26 @@ pub(super) struct Closing {
     pub(super) descriptors: Vec<OwnedFd>,
     /// `None` for a connection that was rejected.
     pub(super) charge: Option<Charge>,
+    /// Whether closing the connection does not block: see [`rejects_descriptors`].
+    pub(super) is_prompt: bool,
 }
 
 /// Closes connections that may take a long time to close, on separate threads. Each thread keeps the charge of its
 /// connection until it is done, so the quotas limit the number of threads.
 #[derive(Debug)]
 pub(super) struct CloseThreads {
-    /// Whether the kernel rejects descriptors. Then closing a connection does not block, and no thread is needed.
-    prompt: bool,
     /// Connections for which there is no thread yet.
     left: Vec<Closing>,
     refusals: Quota<u32>,
 }
 
 impl CloseThreads {
-    pub(super) fn new(prompt: bool) -> Self {
-        Self { prompt, left: Vec::new(), refusals: Quota::new(REFUSALS.0, REFUSALS.1) }
+    pub(super) fn new() -> Self {
+        Self { left: Vec::new(), refusals: Quota::new(REFUSALS.0, REFUSALS.1) }
     }
 
     pub(super) fn close(&mut self, closing: Closing) {
-        if self.prompt && closing.descriptors.len() <= 1 {
+        if closing.is_prompt && closing.descriptors.len() <= 1 {
             return drop(closing);
         }
         self.left.push(closing);

@@ -8,6 +8,9 @@
 //! 2. A round serves at most one request of each user. So a user's request waits for at most one request of each other
 //!    user, independent of the number of their clients.
 //! 3. The resources of each user are limited, and charged to the user until they are released ([`super::quota`]).
+//!
+//! The helper makes its socket, or gets it from a service manager, which can then start it when the first client
+//! connects. Clients that connected before that are in the socket's queue.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,13 +22,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use tracing::{debug, info, warn};
 
+use super::group;
 use super::kernel::Kernel;
-use super::listen::{self, Name};
+use super::listen::{self, AllowedUsers, Listener};
 use super::load;
 use super::quota::Limits;
 use super::refusal::BpfUnavailable;
 use super::request;
+use super::service_manager::StateMessages;
 use super::session::{Service, Session};
 use super::signals;
 use super::wire;
@@ -38,52 +44,127 @@ const ACCEPTED: usize = 64;
 const OWN: usize = 128;
 
 /// A helper: the programs, and a socket that clients connect to.
+///
+/// It logs by [`tracing`]: its start and end (information), rejected clients (warnings, for reasons that an
+/// administrator can remove), and each client that gets reports (for debugging).
 #[derive(Debug)]
 pub struct Helper {
     service: Service,
-    listener: OwnedFd,
-    name: Name,
+    listener: Listener,
     /// A descriptor that is readable once a signal has arrived that ends the helper.
     signals: OwnedFd,
+    manager: StateMessages,
     sessions: Vec<Session>,
     /// The time of the last removal of ended spaces and check of the programs.
     checked: Instant,
+    /// The last time at which there was a client.
+    busy: Instant,
+    idle_exit: Option<Duration>,
     /// Set if the listener cannot accept for lack of memory or descriptors. It is not polled until this time.
     full_until: Option<Instant>,
 }
 
 impl Helper {
-    /// Loads the programs and listens at `path`, where every user may connect. Blocks SIGTERM, SIGINT and SIGHUP in the
-    /// calling thread; [`Self::serve`] then receives them.
+    /// Loads the programs and listens at `path`, where every user may connect. The directory of
+    /// [`SOCKET`](super::SOCKET) is created if it does not exist. Blocks SIGTERM, SIGINT and SIGHUP in the calling
+    /// thread; [`Self::serve`] then receives them.
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded; [`BpfUnavailable::Refused`] if the process may not have as many
-    /// descriptors as `limits` need; `AddrInUse` in [`BpfUnavailable::Helper`] if another helper listens there.
+    /// descriptors as `limits` need; [`BpfUnavailable::Listen`] if it cannot listen, for example because another helper
+    /// listens there.
     pub fn open(path: &Path, limits: Limits) -> Result<Self, BpfUnavailable> {
+        Self::start(limits, || listen_at(path, AllowedUsers::Everybody))
+    }
+
+    /// Like [`Self::open`], but only root, this process's user and the members of a group may connect. The group is
+    /// given by its name or number.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; also [`BpfUnavailable::Listen`] if there is no such group, or if this process may not
+    /// give a file to it.
+    pub fn open_for_group(path: &Path, group: &str, limits: Limits) -> Result<Self, BpfUnavailable> {
+        let number = group::number(group).map_err(|why| unable(path, why))?;
+        Self::start(limits, || listen_at(path, AllowedUsers::Group(number)))
+    }
+
+    /// Like [`Self::open`], but listens at the socket that a service manager passed to this process (sd_listen_fds(3)).
+    /// The manager determines the path and the users that may connect, and removes the socket. Returns `None` if there
+    /// is no such socket.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; also [`BpfUnavailable::Listen`] if the socket is not a listening Unix socket of the type
+    /// SOCK_SEQPACKET with a path.
+    pub fn open_passed(limits: Limits) -> Result<Option<Self>, BpfUnavailable> {
+        let passed = listen::passed().map_err(|why| unable(Path::new("the socket of the service manager"), why))?;
+        passed.map(|listener| Self::start(limits, || Ok(listener))).transpose()
+    }
+
+    fn start(
+        limits: Limits,
+        listen: impl FnOnce() -> Result<Listener, BpfUnavailable>,
+    ) -> Result<Self, BpfUnavailable> {
         raise_descriptors(limits)?;
         // This is done before any thread is started, which would receive the signals.
         let signals = signals::ending().map_err(BpfUnavailable::Helper)?;
         let kernel = Kernel::load_for_others()?;
-        let (listener, name) = listen::at(path).map_err(BpfUnavailable::Helper)?;
-        request::name_senders(listener.as_fd());
-        let prompt = request::accept_descriptors(listener.as_fd(), false);
-        let service = Service::new(kernel, limits, prompt);
-        let sessions = Vec::new();
-        Ok(Self { service, listener, name, signals, sessions, checked: Instant::now(), full_until: None })
+        let listener = listen()?;
+        request::name_senders(listener.socket.as_fd());
+        request::accept_descriptors(listener.socket.as_fd(), false);
+        if listener.name.is_none() && !request::keeps_early_senders(listener.socket.as_fd()) {
+            warn!(
+                "the socket of the service manager lacks the option PassCredentials=yes: clients that connected before \
+                 the helper started are rejected"
+            );
+        }
+        let Limits { per_user, total, .. } = limits;
+        info!(
+            "listening at {}; serves at most {per_user} clients of one user, and {total} of all users",
+            listener.path.display()
+        );
+        let now = Instant::now();
+        Ok(Self {
+            service: Service::new(kernel, limits),
+            listener,
+            signals,
+            manager: StateMessages::from_environment(),
+            sessions: Vec::new(),
+            checked: now,
+            busy: now,
+            idle_exit: None,
+            full_until: None,
+        })
     }
 
     /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.name.path()
+        &self.listener.path
     }
 
-    /// Serves clients until SIGTERM, SIGINT or SIGHUP arrives. After that, clients keep their pages.
+    /// Makes [`Self::serve`] return once there has been no client for this time: no connection, and no process that
+    /// gets reports. The programs then no longer slow down the machine. A service manager that has the socket starts
+    /// the helper again for the next client.
+    pub fn exit_when_idle(&mut self, time: Duration) {
+        self.idle_exit = Some(time);
+    }
+
+    /// Serves clients until SIGTERM, SIGINT or SIGHUP arrives, or until the helper is idle ([`Self::exit_when_idle`]).
+    /// After that, clients keep their pages. If a service manager waits for messages (sd_notify(3)), it gets the state
+    /// of the helper and the number of clients.
     ///
     /// # Errors
     /// poll(2) failed, or a program was skipped. In the second case every page is marked, so that caches no longer keep
     /// registrations.
     pub fn serve(&mut self) -> Result<(), BpfUnavailable> {
+        self.manager.send("READY=1".into());
+        self.busy = Instant::now();
+        let ended = self.rounds();
+        self.manager.send("STOPPING=1".into());
+        ended
+    }
+
+    fn rounds(&mut self) -> Result<(), BpfUnavailable> {
         while !self.turn().map_err(BpfUnavailable::Helper)? {
             if self.checked.elapsed() < ROUND {
                 continue;
@@ -94,7 +175,17 @@ impl Helper {
                 self.service.end_all();
                 return Err(error);
             }
+            let (connections, spaces) = (self.sessions.len(), self.service.spaces());
+            self.manager.send(format!("STATUS=connections: {connections}, address spaces with reports: {spaces}"));
+            if connections + spaces > 0 {
+                self.busy = self.checked;
+            } else if let Some(time) = self.idle_exit.filter(|time| self.busy.elapsed() >= *time) {
+                info!("no client for {} s: exiting", time.as_secs());
+                return Ok(());
+            }
         }
+        let (signal, spaces) = (signals::arrived(self.signals.as_fd()), self.service.spaces());
+        info!("{signal} received: exiting; {spaces} address spaces keep their reports");
         Ok(())
     }
 
@@ -106,7 +197,7 @@ impl Helper {
         let timeout = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) };
         let may_accept = self.full_until.is_none_or(|until| until <= now) && self.service.accepts();
         let accepts = if may_accept { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.listener, accepts)];
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.listener.socket, accepts)];
         let published = self.service.published().unwrap_or(self.signals.as_fd());
         fds.push(PollFd::from_borrowed_fd(published, PollFlags::IN));
         for session in &self.sessions {
@@ -152,11 +243,12 @@ impl Helper {
     fn accept(&mut self) {
         self.full_until = None;
         for _ in 0..ACCEPTED {
-            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            let socket = match accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => continue,
                 Err(rustix::io::Errno::AGAIN) => return,
-                Err(_) => {
+                Err(error) => {
+                    debug!("cannot accept a client: {error}");
                     self.full_until = Some(Instant::now() + ROUND);
                     return;
                 }
@@ -173,9 +265,19 @@ impl Helper {
     /// Accepts descriptors from clients again, as on kernels before Linux 6.16, which cannot reject them.
     #[cfg(all(test, pindown_bpf))]
     pub(super) fn accept_descriptors(&mut self) {
-        request::accept_descriptors(self.listener.as_fd(), true);
-        self.service.close_in_thread();
+        request::accept_descriptors(self.listener.socket.as_fd(), true);
     }
+}
+
+fn listen_at(path: &Path, users: AllowedUsers) -> Result<Listener, BpfUnavailable> {
+    if path == Path::new(super::SOCKET) {
+        listen::make_default_directory().map_err(|why| unable(path, why))?;
+    }
+    listen::at(path, users).map_err(|why| unable(path, why))
+}
+
+fn unable(path: &Path, why: io::Error) -> BpfUnavailable {
+    BpfUnavailable::Listen { path: path.display().to_string(), why }
 }
 
 /// Raises RLIMIT_NOFILE to the number that the limits require: the socket and the pidfd of the sender for each

@@ -26,6 +26,7 @@ use super::load;
 use super::page::Change;
 use super::quota::{Charge, Limits, Quota, ReachedLimit};
 use super::refusal::{BpfUnavailable, Denial, Unwatchable};
+use super::rejections::Rejections;
 use super::request::{self, CloseThreads, Closing, Request};
 use super::waiting::Published;
 use super::wire::{self, HelperMessage};
@@ -46,6 +47,8 @@ pub(super) struct Session {
     user: u32,
     state: SessionState,
     charge: Charge,
+    /// Whether closing the connection does not block: see [`request::rejects_descriptors`].
+    is_prompt: bool,
 }
 
 /// The time of the next check, and the deadline.
@@ -149,11 +152,11 @@ pub(super) struct Service {
     files: Quota<u32>,
     watchers: Quota<(u32, Inode)>,
     aside: CloseThreads,
+    rejections: Rejections,
 }
 
 impl Service {
-    /// Creates the service. `prompt` is set if closing a connection does not block; see [`CloseThreads`].
-    pub(super) fn new(kernel: Kernel, limits: Limits, prompt: bool) -> Self {
+    pub(super) fn new(kernel: Kernel, limits: Limits) -> Self {
         Self {
             kernel,
             spaces: HashMap::new(),
@@ -161,7 +164,8 @@ impl Service {
             pages: Quota::new(limits.per_user, limits.total),
             files: Quota::new(limits.files_per_user, load::INODES),
             watchers: Quota::new(WATCHERS, usize::MAX),
-            aside: CloseThreads::new(prompt),
+            aside: CloseThreads::new(),
+            rejections: Rejections::default(),
         }
     }
 
@@ -190,19 +194,25 @@ impl Service {
             self.spaces.remove(&space);
         }
         self.aside.retry();
+        self.rejections.tidy(Instant::now());
     }
 
-    #[cfg(all(test, pindown_bpf))]
-    pub(super) fn close_in_thread(&mut self) {
-        self.aside = CloseThreads::new(false);
+    /// Returns the number of address spaces that the programs report on.
+    pub(super) fn spaces(&self) -> usize {
+        self.spaces.len()
     }
 
     /// Begins a session, if its user may have another connection.
     pub(super) fn welcome(&mut self, socket: OwnedFd, user: u32) -> Option<Session> {
         match self.connections.take(user) {
             Ok(charge) => {
+                let is_prompt = request::rejects_descriptors(socket.as_fd());
+                if !is_prompt {
+                    // A client that connected before the helper started did not get the listener's options.
+                    request::name_senders(socket.as_fd());
+                }
                 let state = SessionState::Silent { until: Instant::now() + DEADLINE };
-                Some(Session { socket, user, state, charge })
+                Some(Session { socket, user, state, charge, is_prompt })
             }
             Err(reached) => {
                 self.refuse(socket, user, denial(reached, Denial::TooManyClients));
@@ -219,8 +229,10 @@ impl Service {
 
     /// Closes a connection that is not a session.
     pub(super) fn refuse(&mut self, socket: OwnedFd, user: u32, why: Denial) {
+        self.rejections.add(why, user, Instant::now());
         deny(socket.as_fd(), why);
-        self.aside.close(Closing { user, descriptors: vec![socket], charge: None });
+        let is_prompt = request::rejects_descriptors(socket.as_fd());
+        self.aside.close(Closing { user, descriptors: vec![socket], charge: None, is_prompt });
     }
 
     /// Advances a session that has a message or is due. Returns `None` if the session has ended.
@@ -249,14 +261,15 @@ impl Service {
     /// space.
     fn part(&mut self, session: Session, why: Ended, mut strangers: Vec<OwnedFd>) {
         if let Some(why) = why {
+            self.rejections.add(why, session.user, Instant::now());
             deny(session.socket.as_fd(), why);
         }
         if let Some(space) = session.unproven() {
             self.stop_waiting(space);
         }
         strangers.push(session.socket);
-        let (user, charge) = (session.user, Some(session.charge));
-        self.aside.close(Closing { user, descriptors: strangers, charge });
+        let (user, charge, is_prompt) = (session.user, Some(session.charge), session.is_prompt);
+        self.aside.close(Closing { user, descriptors: strangers, charge, is_prompt });
     }
 
     fn stop_waiting(&mut self, space: SpaceId) {
@@ -396,6 +409,7 @@ impl Service {
             admitted.waiting -= 1;
         }
         self.kernel.was_given(space);
+        tracing::debug!("a client of user {} gets reports", session.user);
         Ok(())
     }
 

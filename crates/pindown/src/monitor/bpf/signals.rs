@@ -3,8 +3,21 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+
+/// The signals, with their names.
+const ENDING: [(libc::c_int, &str); 3] =
+    [(libc::SIGTERM, "SIGTERM"), (libc::SIGINT, "SIGINT"), (libc::SIGHUP, "SIGHUP")];
+
+/// Returns the name of the signal that has arrived.
+pub(super) fn arrived(signals: BorrowedFd<'_>) -> &'static str {
+    // The structure of signalfd(2) begins with the number of the signal. One read returns it as a whole.
+    let mut information = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    rustix::io::read(signals, &mut information).ok();
+    let number = information.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+    ENDING.iter().find(|(signal, _)| *signal == number).map_or("a signal", |(_, name)| name)
+}
 
 /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in those that it starts from now on. Returns a descriptor that
 /// is readable once one of these signals has arrived.
@@ -12,7 +25,7 @@ pub(super) fn ending() -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the call initialises the set that it is given.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+    for (signal, _) in ENDING {
         // SAFETY: the set was initialised above; the signal exists.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
     }

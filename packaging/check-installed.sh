@@ -1,0 +1,184 @@
+#!/bin/bash
+# Installs percale's Debian packages on a bare Debian machine as root, uses them, upgrades them and removes them.
+#
+#   check-installed.sh DIR [MPICH]
+#
+# DIR has the packages, the archive, and the sources of the C programs below c/. MPICH is a copy of an MPICH that uses libfabric (lib and
+# bin), with a program `ring` that was compiled with it; without it the checks of MPICH are reported as skipped.
+#
+# Each check prints a line. The last line has the counts. The exit status is 1 if a check failed. The script changes the
+# machine: run it in a chroot or a container that is thrown away (`cargo xtask package --check`).
+set -u -o pipefail
+
+packages=$1
+mpich=${2:-}
+names="percale libpercale-fi1 libpindown0 libpindown-dev pindown-helper"
+passed=0 failed=0 skipped=0
+work=$(mktemp -d)
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+# No setting of the caller.
+unset FI_PROVIDER FI_PROVIDER_PATH LD_LIBRARY_PATH
+
+# check NAME COMMAND...: the command must succeed.
+check() {
+	local name=$1
+	shift
+	if "$@" >"$work/output" 2>&1; then
+		printf '  ok      %s\n' "$name"
+		passed=$((passed + 1))
+	else
+		printf '  FAILED  %s\n' "$name"
+		tail -n 15 "$work/output" | sed 's/^/            /'
+		failed=$((failed + 1))
+	fi
+}
+
+skip() {
+	printf '  skipped %s: %s\n' "$1" "$2"
+	skipped=$((skipped + 1))
+}
+
+apt() {
+	apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 "$@"
+}
+
+# The files that no installed package owns, except those that record what was installed.
+unowned() {
+	find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /var/lib/dpkg -o -path /var/lib/apt \
+		-o -path /var/cache -o -path /var/log -o -path /root -o -path "$packages" \) -prune -o -print | sort >"$work/all"
+	cat /var/lib/dpkg/info/*.list | sort -u >"$work/owned"
+	comm -23 "$work/all" "$work/owned"
+}
+
+# No file of the removed packages is left, and no file that nobody owns was added since `before` was written.
+nothing_left() {
+	local left name
+	left=$(comm -13 "$1" <(unowned))
+	if [ -n "$left" ]; then
+		printf 'these files are left:\n%s\n' "$left"
+		return 1
+	fi
+	for name in $names; do
+		if dpkg-query --show --showformat='${db:Status-Abbrev}\n' "$name" 2>/dev/null | grep -qv '^un'; then
+			dpkg-query --list "$name"
+			return 1
+		fi
+	done
+}
+
+contains() {
+	local text=$1
+	shift
+	"$@" >"$work/contains" 2>&1
+	cat "$work/contains"
+	grep -q -e "$text" "$work/contains"
+}
+
+perf() {
+	percale perf --seconds 0.05 --json >"$work/perf" || return
+	grep -q '"transport":"shm"' "$work/perf" && grep -q '"transport":"tcp"' "$work/perf"
+}
+
+echo "on a bare machine:"
+check "apt-get update" apt update
+check "apt install" apt install -y "$packages"/*.deb
+check "percale info" percale info
+check "percale perf over shared memory and TCP" perf
+check "percale generate" percale generate "$work/share"
+check "user of pindown-helper" getent passwd pindown
+check "pindown-helper --help" contains Usage pindown-helper --help
+check "shared library in the linker's cache" contains libpindown.so.0 ldconfig -p
+check "installed files are those of the packages" sh -c "dpkg --verify $names | tee /dev/stderr | wc -l | grep -qx 0"
+check "apt purge" apt purge -y $names
+
+echo "with compilers and MPI libraries:"
+tools="gcc libc6-dev pkg-config man-db systemd libfabric-bin libfabric1 openmpi-bin libopenmpi-dev fish zsh bash-completion"
+check "apt install of the tools" apt install -y --no-install-recommends $tools
+unowned >"$work/before"
+check "apt install" apt install -y "$packages"/*.deb
+
+folder=/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || gcc -print-multiarch)
+check "fi_info finds the provider" contains 'provider: percale' fi_info -p percale
+check "fi_info names the folder of the provider" contains "default: $folder/libfabric" fi_info -e
+as_root="OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 HOME=$work"
+run="env $as_root timeout 120 mpirun.openmpi --oversubscribe -n 2"
+check "compile the MPI program with Open MPI" mpicc.openmpi -O1 -o "$work/ring" "$packages/c/ring.c"
+check "Open MPI over percale" contains ' 0 wrong' \
+	$run --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include percale "$work/ring"
+mkdir -p "$work/.openmpi"
+cp /usr/share/doc/libpercale-fi1/examples/mca-params.conf "$work/.openmpi/"
+check "Open MPI over percale, by the user's settings" contains ' 0 wrong' $run "$work/ring"
+check "Open MPI selects percale by these settings" contains 'mtl:ofi:prov: percale' \
+	$run --mca opal_common_ofi_verbose 100 --mca mtl_ofi_verbose 100 "$work/ring"
+if [ -n "$mpich" ]; then
+	# This MPICH comes with its own libfabric, which was built for another prefix.
+	mkdir -p /opt/mpich/lib
+	ln -s "$folder/libfabric" /opt/mpich/lib/libfabric
+	check "MPICH over percale" contains ' 0 wrong' \
+		env HOME="$work" LD_LIBRARY_PATH="$mpich/lib" FI_PROVIDER=percale MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
+		timeout 120 "$mpich/bin/mpiexec" -n 2 "$mpich/ring"
+	rm -r /opt/mpich
+else
+	skip "MPICH over percale" "there is no MPICH that uses libfabric; Debian's was built with UCX alone"
+fi
+
+for page in 'percale' 'percale-perf' 'fi_percale' 'pindown-helper'; do
+	check "man $page" sh -c "MANPAGER=cat man --warnings '$page' 2>'$work/warnings' | grep -q . && ! grep . '$work/warnings'"
+done
+check "completion of bash" bash -n /usr/share/bash-completion/completions/percale
+check "completion of bash is loaded" contains _percale \
+	bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader percale; complete -p percale'
+check "completion of zsh" zsh -n /usr/share/zsh/vendor-completions/_percale
+check "completion of fish" contains torture fish -c 'complete -C "percale tor"'
+
+check "pkg-config" contains -lpindown pkg-config --cflags --libs pindown
+example=/usr/share/doc/libpindown-dev/examples/verbs.c
+check "C example with the shared library" \
+	sh -c "cc -Wall -Werror $example \$(pkg-config --cflags --libs pindown) -o '$work/verbs' && '$work/verbs'"
+check "it is linked with libpindown.so.0" contains 'libpindown.so.0 => /' ldd "$work/verbs"
+check "C example with the static library" sh -c "
+	cc -Wall -Werror $example \$(pkg-config --cflags --static --libs pindown | sed 's/-lpindown/-l:libpindown.a/') \
+		-o '$work/verbs-static' && '$work/verbs-static' && ! ldd '$work/verbs-static' | grep pindown"
+
+units=$(dirname "$(dpkg -L pindown-helper | grep 'pindown-helper.socket$')")
+check "units" systemd-analyze verify "$units/pindown-helper.socket" "$units/pindown-helper.service"
+check "socket is enabled" sh -c "systemctl is-enabled pindown-helper.socket | grep -qx enabled"
+
+echo "upgrade and removal:"
+mkdir "$work/newer"
+newer() {
+	local package
+	for package in "$packages"/*.deb; do
+		rm -rf "$work/unpacked"
+		dpkg-deb --raw-extract "$package" "$work/unpacked" || return
+		# A later revision, also in the dependencies of the packages on each other.
+		sed -i 's/\(Version: .*\|(= [^)]*\)-1\()\?\)$/\1-2\2/; s/(= \([^)]*\)-1)/(= \1-2)/g' "$work/unpacked/DEBIAN/control"
+		dpkg-deb --root-owner-group --build "$work/unpacked" "$work/newer/$(basename "$package")" || return
+	done
+}
+check "make a later revision" newer
+check "apt upgrades the packages" apt install -y "$work"/newer/*.deb
+check "the later revision is installed" contains '-2$' dpkg-query --show --showformat='${Version}\n' percale
+check "files are those of the later revision" sh -c "dpkg --verify $names | tee /dev/stderr | wc -l | grep -qx 0"
+check "percale after the upgrade" percale info
+check "apt remove" apt remove -y $names
+check "libfabric without the provider" sh -c '! fi_info -p percale'
+# apt does not know packages that are neither installed nor in an archive.
+check "dpkg purge" dpkg --purge $names
+check "no file is left" nothing_left "$work/before"
+
+echo "the archive:"
+check "unpack" sh -c "tar -C '$work' -xzf '$packages'/percale-*.tar.gz"
+installer=$(echo "$work"/percale-*/install.sh)
+check "a wrong option is rejected" sh -c "! '$installer' --perfix /opt"
+check "install.sh" "$installer"
+check "percale info" /usr/local/bin/percale info
+check "fi_info finds the provider" contains 'provider: percale' fi_info -p percale
+check "C example" sh -c "cc '$work'/percale-*/share/doc/percale/examples/verbs.c \
+	\$(pkg-config --cflags --libs pindown) -o '$work/verbs' && '$work/verbs'"
+check "install.sh --uninstall" "$installer" --uninstall
+check "no file is left" nothing_left "$work/before"
+
+printf '%s passed, %s failed, %s skipped\n' $passed $failed $skipped
+rm -rf "$work"
+[ $failed = 0 ]
