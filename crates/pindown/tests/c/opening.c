@@ -172,5 +172,5 @@ void opening(void)
 	REFUSED(pindown_deregister(NULL, 0), EINVAL, "NULL");
 	REFUSED(pindown_changed(NULL, PLACE(1), 1), EINVAL, "NULL");
 	REFUSED(pindown_changed_everything(NULL), EINVAL, "NULL");
-	CHECK(device.pins == 0);
+	CHECK(device_pinned(&device) == 0);
 }
