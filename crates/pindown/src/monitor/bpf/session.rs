@@ -192,7 +192,7 @@ impl Service {
         self.aside.retry();
     }
 
-    #[cfg(all(test, pindown_bpf))]
+    #[cfg(all(test, feature = "bpf"))]
     pub(super) fn close_in_thread(&mut self) {
         self.aside = CloseThreads::new(false);
     }
