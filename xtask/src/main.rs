@@ -5,6 +5,7 @@
 //! it reports the name.
 
 mod api;
+mod bpf;
 mod budget;
 mod capabilities;
 mod client;
@@ -70,6 +71,8 @@ enum Task {
     Layers(layers::Arguments),
     /// Lists the public items of the published crates in docs/api, or compares the lists with the sources
     Api(api::Arguments),
+    /// Compiles pindown's kernel programs, of which the objects are checked in, or compares the objects with the sources
+    Bpf(bpf::Arguments),
     /// Compares percale with Debian's UCX, libfabric and Open MPI on this machine, in alternating runs
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
@@ -112,6 +115,7 @@ fn run(task: &Task) -> Outcome<ExitCode> {
         Task::Sanitize(arguments) => sanitize::run(&place, arguments),
         Task::Layers(arguments) => layers::run(&place, arguments),
         Task::Api(arguments) => api::run(&place, arguments),
+        Task::Bpf(arguments) => bpf::run(&place, arguments),
         Task::Peers(arguments) => peers::run(&place, arguments),
         Task::Provider(arguments) => provider::run(&place, arguments),
         Task::Pindown(arguments) => pindown::run(&place, arguments),

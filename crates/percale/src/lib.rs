@@ -65,7 +65,7 @@
 //! | `verbs` | yes | RDMA over libibverbs, which is loaded when transports are discovered | about 6,500 lines; percale-verbs and libloading, 2 crates |
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | about 900 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | about 700 lines; io-uring, 1 crate |
-//! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
+//! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates |
 //! | `serde` | no | `Serialize` and `Deserialize` of [`RemoteMemory`] and [`RawKey`], which peers exchange: their bytes in binary formats, text in readable ones. serde itself supports the addresses of endpoints ([`SocketAddr`](std::net::SocketAddr)) | about 150 lines; serde_core, 1 crate |
 //! | `bytes` | no | conversions between [`Buffer`] and `bytes::Bytes`, without copying the bytes | bytes, 1 crate |
 //! | `futures` | no | `Stream` for [`ReceivingMany`], and `FusedFuture` for operations | futures-core, 1 crate |

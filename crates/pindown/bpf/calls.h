@@ -6,18 +6,6 @@
 #include "page.h"
 #include "quiet.h"
 
-/* Returns the number of the system call. Like the kernel, it uses only the lower half of the register. Returns -1 in an
- * exception. */
-static __always_inline int number(struct pt_regs *regs)
-{
-	return (int)regs->orig_ax;
-}
-
-static __always_inline int is_x32(int nr)
-{
-	return nr > 0 && nr & 0x40000000;
-}
-
 /* Returns whether madvise with this advice removes pinned pages. Unknown advice counts as removing pages. */
 static __always_inline int takes_pages(u64 advice)
 {
@@ -34,14 +22,15 @@ static __always_inline int replaces(u64 flags)
 
 static __always_inline void remapped(struct page *page, struct pt_regs *regs)
 {
-	u64 start = regs->di, from = regs->si, to = regs->dx, flags = regs->r10, all = rounded(start, from);
+	u64 start = ARGUMENT_1(regs), from = ARGUMENT_2(regs), to = ARGUMENT_3(regs), flags = ARGUMENT_4(regs);
+	u64 all = rounded(start, from);
 
 	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) || (to > from && flags & 1))
 		changed(page, start, all); /* the mapping may have moved as a whole */
 	else if (to < from)
 		changed(page, start + to, all - to);
 	if (flags & MREMAP_FIXED)
-		changed_huge(page, regs->r8, to);
+		changed_huge(page, ARGUMENT_5(regs), to);
 }
 
 /* The kinds of tasks. OWN: a task of the address space `mm`, in one of its own 64-bit system calls or in an
@@ -62,7 +51,7 @@ static __always_inline int kind_of(struct task_struct *task, u64 mm)
 	if (task->flags & PF_USER_WORKER) /* of vhost: its registers are those of the call that created it */
 		return FOREIGN;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	return task->thread_info.status & TS_COMPAT || is_x32(number(regs)) ? COMPAT : OWN;
+	return is_compat(task, regs) ? COMPAT : OWN;
 }
 
 /* The effect of a task's own call on pinned pages. */
@@ -93,22 +82,20 @@ static __always_inline int command(u32 command)
 static __always_inline int does(struct pt_regs *regs)
 {
 	switch (number(regs)) {
-#define ROW(nr, name) case nr:
-	CALLS_THAT_KEEP(ROW)
+	CALLS_THAT_KEEP(CASE, CASE_OLD)
 	case -1: /* an exception: pages are brought in, or copied before they are written */
 		return KEEPS;
-	CALLS_THAT_COPY(ROW)
+	CALLS_THAT_COPY(CASE, CASE_OLD)
 		return COPIES;
-#undef ROW
 	case NR_open:
-		return regs->si & O_TRUNC ? UNKNOWN : COPIES;
+		return ARGUMENT_2(regs) & O_TRUNC ? UNKNOWN : COPIES;
 	case NR_openat:
 	case NR_open_by_handle_at:
-		return regs->dx & O_TRUNC ? UNKNOWN : COPIES;
+		return ARGUMENT_3(regs) & O_TRUNC ? UNKNOWN : COPIES;
 	case NR_process_madvise:
-		return takes_pages(regs->r10) ? UNKNOWN : COPIES;
+		return takes_pages(ARGUMENT_4(regs)) ? UNKNOWN : COPIES;
 	case NR_ioctl:
-		return command(regs->si);
+		return command(ARGUMENT_2(regs));
 	}
 	return UNKNOWN;
 }
@@ -118,26 +105,15 @@ static __always_inline int begins(struct pt_regs *regs)
 {
 	switch (number(regs)) {
 	case NR_madvise:
-		return takes_pages(regs->dx);
+		return takes_pages(ARGUMENT_3(regs));
 	case NR_process_madvise:
-		return takes_pages(regs->r10);
+		return takes_pages(ARGUMENT_4(regs));
 	case NR_mmap:
-		return replaces(regs->r10);
+		return replaces(ARGUMENT_4(regs));
 	case NR_mremap:
-		return !!(regs->r10 & MREMAP_FIXED);
+		return !!(ARGUMENT_4(regs) & MREMAP_FIXED);
 	}
 	return 0;
-}
-
-static __always_inline int tracked(int nr)
-{
-	return nr == NR_madvise || nr == NR_mmap || nr == NR_mremap || nr == NR_process_madvise;
-}
-
-/* The same calls in the other two system call tables: mmap, mremap, mmap2, madvise of i386; and x32. */
-static __always_inline int tracked_compat(int nr)
-{
-	return nr == 90 || nr == 163 || nr == 192 || nr == 219 || (is_x32(nr) && tracked(nr & ~0x40000000));
 }
 
 #endif

@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The parts of the kernel's types that the programs read. Their offsets are not used: the loader takes them from the
- * running kernel's BTF (preserve_access_index). A suffix after three underscores is not part of a type's name.
+ * The parts of the kernel's types and constants that the programs read, as far as they are the same on every processor;
+ * x86_64.h and aarch64.h have the others. Offsets are not used: the loader takes them from the running kernel's BTF
+ * (preserve_access_index). A suffix after three underscores is not part of a type's name.
  */
 #ifndef PINDOWN_KERNEL_H
 #define PINDOWN_KERNEL_H
 
-typedef unsigned char __u8;
-typedef unsigned short __u16;
-typedef unsigned int __u32;
-typedef unsigned long long __u64;
-typedef signed char __s8;
-typedef short __s16;
-typedef int __s32;
-typedef long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u64 __be64;
-typedef __u32 __wsum;
-typedef __u8 u8;
-typedef __u32 u32;
-typedef __u64 u64;
-typedef __s64 s64;
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
 
-/* Map types and flags of bpf(2) (linux/bpf.h): declared here so that no header of the C library is needed. */
+/* Map types and flags of bpf(2) (include/uapi/linux/bpf.h). */
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
@@ -100,24 +89,13 @@ struct cred {
 	struct kuid euid;
 };
 
-struct thread_info {
-	u32 status;
-};
-
 struct task_struct {
-	struct thread_info thread_info;
 	unsigned int flags;
 	int pid;
 	struct mm_struct *mm;
 	const struct cred *cred;
 	void *worker_private;
 	struct io_uring_task *io_uring;
-};
-
-struct pt_regs {
-	unsigned long r10, r9, r8;
-	unsigned long ax, dx, si, di;
-	unsigned long orig_ax;
 };
 
 struct io_wq_work_node {
@@ -166,7 +144,7 @@ struct bpf_iter__task {
 #pragma clang attribute pop
 
 struct bpf_raw_tracepoint_args {
-	__u64 args[0];
+	u64 args[0];
 };
 
 /* include/linux/sched.h */
@@ -174,33 +152,11 @@ struct bpf_raw_tracepoint_args {
 #define PF_MEMALLOC 0x800
 #define PF_USER_WORKER 0x4000
 #define PF_KTHREAD 0x200000
-/* arch/x86/include/asm/thread_info.h: a 32-bit system call is running */
-#define TS_COMPAT 2
 /* include/linux/mm_types_task.h */
 #define MM_SWAPENTS 2
 /* include/uapi/linux/stat.h */
 #define S_IFMT 00170000
 #define S_IFREG 0100000
-
-/* System calls of x86-64 with separate cases. quiet.h has the other known ones. */
-enum {
-	NR_open = 2,
-	NR_mmap = 9,
-	NR_mprotect = 10,
-	NR_munmap = 11,
-	NR_brk = 12,
-	NR_ioctl = 16,
-	NR_mremap = 25,
-	NR_madvise = 28,
-	NR_shmat = 30,
-	NR_shmdt = 67,
-	NR_prctl = 157,
-	NR_remap_file_pages = 216,
-	NR_openat = 257,
-	NR_open_by_handle_at = 304,
-	NR_pkey_mprotect = 329,
-	NR_process_madvise = 440,
-};
 
 #define PROT_READ 1
 #define PROT_WRITE 2

@@ -3,8 +3,13 @@
 #ifndef PINDOWN_PAGE_H
 #define PINDOWN_PAGE_H
 
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
+#if defined(PINDOWN_X86_64)
+#include "x86_64.h"
+#elif defined(PINDOWN_AARCH64)
+#include "aarch64.h"
+#else
+#error "define PINDOWN_X86_64 or PINDOWN_AARCH64"
+#endif
 
 #define SLOTS 64
 #define RECORDS 1024
@@ -181,14 +186,14 @@ static __noinline int emit(struct page *page, u64 start, u64 end)
 {
 	if (!page)
 		return 0;
-	u64 i = __sync_fetch_and_add(&page->head, 1);
+	u64 i = add(&page->head, 1);
 	volatile struct record *r = &page->ring[i & (RECORDS - 1)];
 
-	__sync_lock_test_and_set(&r->seq, 0);
+	store(&r->seq, 0);
 	r->start = start;
 	r->end = end;
 	r->check = start ^ end ^ i ^ SALT;
-	__sync_lock_test_and_set(&r->seq, i + 1);
+	store(&r->seq, i + 1);
 	return wake(page);
 }
 
@@ -200,22 +205,24 @@ static __always_inline void global(struct page *page)
 /* Ends a page: no more registrations may be kept, and nothing is reported from now on. */
 static __always_inline void ended(struct page *page)
 {
-	__sync_fetch_and_or(&page->busy, BUSY_ENDED);
+	set_bits(&page->busy, BUSY_ENDED);
 	global(page);
 }
 
 /*
- * Reports a range in the form in which a call specifies it. Bits 57 to 62 of an address may be a tag (LAM), which the
- * kernel ignores. No user address has bit 56 set, so a range that starts with bit 56 set overlaps no memory. The
- * helper's challenge uses such ranges.
+ * Reports a range in the form in which a call specifies it. Addresses may have tags. No user address has the highest
+ * bit below ADDRESS_BITS set, so a range that starts with this bit set overlaps no memory. The helper's challenge uses
+ * such ranges.
  */
 static __always_inline void changed(struct page *page, u64 start, u64 len)
 {
-	u64 end = start + len;
+	u64 end;
 
 	if (!len)
 		return;
-	if (start >> 57 || end >> 57 || end < start)
+	start = without_tag(start);
+	end = start + len;
+	if (start >> ADDRESS_BITS || end >> ADDRESS_BITS || end < start)
 		global(page);
 	else
 		emit(page, start & ~4095ull, (end + 4095) & ~4095ull);
@@ -227,7 +234,7 @@ static __always_inline void changed(struct page *page, u64 start, u64 len)
  */
 static __always_inline u64 rounded(u64 start, u64 len)
 {
-	u64 size = start & ((1ull << 21) - 1) ? 4096 : start & ((1ull << 30) - 1) ? 1ull << 21 : 1ull << 30;
+	u64 size = largest_page(start);
 
 	return (len + size - 1) & ~(size - 1);
 }

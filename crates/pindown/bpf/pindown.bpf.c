@@ -14,17 +14,21 @@
  *
  * If the changed range cannot be determined, everything is reported as changed (global): this causes unnecessary work,
  * but never a stale registration.
+ *
+ * A report begins with an atomic operation that is a full barrier (`add`). So the rule also holds on processors that
+ * reorder memory accesses: a thread that has learned of the change from the thread that made it, or that has taken the
+ * lock of the address space or of the page table since, reads the advanced head.
+ *
+ * `cargo xtask bpf` compiles this file for each processor. The objects are checked in beside it.
  */
-#include "kernel.h"
 #include "page.h"
 #include "calls.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
 
-/* An intentional defect, for the test that must detect it: changes are reported only when they begin. */
-#ifndef ENTRY_ONLY
-#define ENTRY_ONLY 0
-#endif
+/*
+ * An intentional defect, for the test that must detect it: changes are reported only when they begin. The loader sets
+ * it before the programs are verified, so the verifier removes the code of the other case.
+ */
+const volatile u8 entry_only = 0;
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -52,7 +56,7 @@ static __always_inline int released(u64 mm, int write)
 
 	if (!page)
 		return 0;
-	if (is_taken_down((struct mm_struct *)mm, page) || ENTRY_ONLY)
+	if (is_taken_down((struct mm_struct *)mm, page) || entry_only)
 		return 0;
 	task = bpf_get_current_task_btf();
 	switch (kind_of(task, mm)) {
@@ -72,11 +76,11 @@ static __always_inline int released(u64 mm, int write)
 	switch (number(regs)) {
 	case NR_munmap:
 	case NR_remap_file_pages:
-		changed(page, regs->di, regs->si);
+		changed(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		return 0;
 	case NR_mmap:
-		if (replaces(regs->r10))
-			changed_huge(page, regs->di, regs->si);
+		if (replaces(ARGUMENT_4(regs)))
+			changed_huge(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		return 0;
 	case NR_mremap:
 		remapped(page, regs);
@@ -91,20 +95,20 @@ static __always_inline int released(u64 mm, int write)
 		global(page);
 		return 0;
 	case NR_shmat:
-		if (regs->dx & SHM_REMAP)
+		if (ARGUMENT_3(regs) & SHM_REMAP)
 			global(page);
 		return 0;
 	case NR_mprotect:
 	case NR_pkey_mprotect:
-		if ((regs->dx & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE))
+		if ((ARGUMENT_3(regs) & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE))
 			return 0;
-		if (regs->dx & PROT_GROWS)
+		if (ARGUMENT_3(regs) & PROT_GROWS)
 			global(page);
 		else
-			changed(page, regs->di, regs->si);
+			changed(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		return 0;
 	case NR_prctl:
-		if ((u32)regs->di == PR_SET_MM) { /* the call may have moved the break without unmapping anything */
+		if ((u32)ARGUMENT_1(regs) == PR_SET_MM) { /* the call may have moved the break without unmapping anything */
 			page->last_brk = (1ull << 56) - 1;
 			global(page);
 		}
@@ -147,7 +151,7 @@ int pages_counted(u64 *ctx)
 	if ((u32)ctx[1] == MM_SWAPENTS)
 		return 0;
 	page = page_of(mm);
-	if (!page || ENTRY_ONLY)
+	if (!page || entry_only)
 		return 0;
 	task = bpf_get_current_task_btf();
 	switch (kind_of(task, mm)) {
@@ -166,12 +170,12 @@ int pages_counted(u64 *ctx)
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	switch (number(regs)) {
 	case NR_madvise:
-		if (takes_pages(regs->dx))
-			changed(page, regs->di, regs->si);
+		if (takes_pages(ARGUMENT_3(regs)))
+			changed(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		return 0;
 	case NR_mmap:
-		if (replaces(regs->r10))
-			changed_huge(page, regs->di, regs->si);
+		if (replaces(ARGUMENT_4(regs)))
+			changed_huge(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		return 0;
 	case NR_mremap:
 		remapped(page, regs);
@@ -200,7 +204,7 @@ int cache_deleted(u64 *ctx)
 		page = mm ? page_of(mm) : 0;
 		if (!page)
 			continue;
-		__sync_fetch_and_add(&page->ino[all->one[i].slot & (SLOTS - 1)], 1);
+		add(&page->ino[all->one[i].slot & (SLOTS - 1)], 1);
 		wake(page);
 	}
 	return 0;
@@ -224,8 +228,8 @@ static __always_inline int request(struct io_kiocb *req, u8 opcode)
 		return CUTS;
 	case IORING_OP_MADVISE:
 		/* The data of the operation is at the start of a request. */
-		if (bpf_core_field_exists(struct io_madvise, advice))
-			bpf_core_read(&advice, sizeof(advice), &((struct io_madvise *)req)->advice);
+		if (has_member(struct io_madvise, advice))
+			read_member(&advice, ((struct io_madvise *)req)->advice);
 		return takes_pages(advice) ? TAKES : NOTHING;
 	}
 	return opcode < IORING_OP_KNOWN ? NOTHING : CUTS;
@@ -243,8 +247,8 @@ static __always_inline int submitted(struct io_kiocb *req)
 		return 0;
 	/* A worker will execute it, and its end is not reported. */
 	if (what == TAKES)
-		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
-	__sync_lock_test_and_set(&page->sticky, 1);
+		set_bits(&page->busy, BUSY_FOREVER);
+	store(&page->sticky, 1);
 	if (what == TAKES)
 		global(page);
 	return 0;
@@ -276,41 +280,39 @@ int request_queued(u64 *ctx)
 SEC("tp_btf/sys_enter")
 int call_entered(u64 *ctx)
 {
+	struct pt_regs *regs = (struct pt_regs *)ctx[0];
 	struct task_struct *task;
-	struct pt_regs *regs;
 	struct page *page;
-	u64 *counted, mm;
+	u64 *counted;
 	int compat;
 
 	/* The number is checked first, because this runs at each system call of the machine. */
 	if (!tracked(ctx[1]) && !tracked_compat(ctx[1]))
 		return 0;
 	task = bpf_get_current_task_btf();
-	compat = task->thread_info.status & TS_COMPAT || is_x32(ctx[1]);
+	compat = is_compat(task, regs);
 	if (!compat && !tracked(ctx[1]))
 		return 0;
-	mm = (u64)task->mm;
-	page = page_of(mm);
+	page = page_of((u64)task->mm);
 	if (!page)
 		return 0;
-	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	if (!compat && !begins(regs))
 		return 0;
 	counted = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (compat || !counted || *counted == page->name) {
-		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
+		set_bits(&page->busy, BUSY_FOREVER);
 		global(page);
 		return 0;
 	}
 	*counted = page->name;
-	if (!ENTRY_ONLY)
-		__sync_fetch_and_add(&page->busy, 1);
+	if (!entry_only)
+		add(&page->busy, 1);
 	switch (number(regs)) {
 	case NR_madvise:
-		changed(page, regs->di, regs->si);
+		changed(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		break;
 	case NR_mmap:
-		changed_huge(page, regs->di, regs->si);
+		changed_huge(page, ARGUMENT_1(regs), ARGUMENT_2(regs));
 		break;
 	case NR_mremap:
 		remapped(page, regs);
@@ -337,8 +339,9 @@ int call_left(u64 *ctx)
 	counted = bpf_task_storage_get(&threads, task, 0, 0);
 	if (counted && *counted == page->name) {
 		*counted = 0;
-		__sync_fetch_and_add(&page->busy, ENTRY_ONLY ? 0 : -1);
-	} else if (!(task->thread_info.status & TS_COMPAT) && begins(regs))
+		if (!entry_only)
+			add(&page->busy, -1);
+	} else if (!is_compat(task, regs) && begins(regs))
 		global(page); /* the call began before this page existed */
 	return 0;
 }
@@ -366,8 +369,8 @@ static __always_inline int has_queue(struct io_wq *wq)
 {
 	struct io_wq_work_node *one = 0, *other = 0;
 
-	bpf_core_read(&one, sizeof(one), &wq->acct[0].work_list.first);
-	bpf_core_read(&other, sizeof(other), &wq->acct[1].work_list.first);
+	read_member(&one, wq->acct[0].work_list.first);
+	read_member(&other, wq->acct[1].work_list.first);
 	return one || other;
 }
 
@@ -386,27 +389,27 @@ static __always_inline int has_work(struct task_struct *task)
 	u32 flags = ~0u;
 	u8 opcode = ~0;
 
-	if (!bpf_core_field_exists(struct io_worker, cur_work) || !bpf_core_field_exists(struct io_uring_task, io_wq) ||
-	    !bpf_core_field_exists(struct io_wq, acct) || !bpf_core_field_exists(struct io_wq_acct, work_list))
+	if (!has_member(struct io_worker, cur_work) || !has_member(struct io_uring_task, io_wq) ||
+	    !has_member(struct io_wq, acct) || !has_member(struct io_wq_acct, work_list))
 		return !!(task->flags & PF_IO_WORKER); /* workers of a kernel with another layout */
 	own = task->io_uring;
 	if (own) {
-		bpf_core_read(&wq, sizeof(wq), &own->io_wq);
+		read_member(&wq, own->io_wq);
 		if (wq && has_queue(wq))
 			return 1;
 	}
 	if (!(task->flags & PF_IO_WORKER) || !worker)
 		return 0;
 	/* Waiting requests are checked first, because the worker may take one in the meantime. */
-	bpf_core_read(&wq, sizeof(wq), &worker->wq);
+	read_member(&wq, worker->wq);
 	if (!wq || has_queue(wq))
 		return 1;
-	bpf_core_read(&work, sizeof(work), &worker->cur_work);
+	read_member(&work, worker->cur_work);
 	if (!work)
 		return 0;
-	req = (void *)work - __builtin_preserve_field_info(((struct io_kiocb *)0)->work, 0);
-	bpf_core_read(&flags, sizeof(flags), &req->flags);
-	bpf_core_read(&opcode, sizeof(opcode), &req->opcode);
+	req = (void *)work - offset_of_member(struct io_kiocb, work);
+	read_member(&flags, req->flags);
+	read_member(&opcode, req->opcode);
 	return flags & REQ_F_LINKED || request(req, opcode) != NOTHING;
 }
 
@@ -432,7 +435,7 @@ int identify(struct bpf_iter__task *ctx)
 		return 0;
 	q->tasks++;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	if (begins(regs) && (s64)regs->ax == -ENOSYS && !(task->flags & PF_IO_WORKER)) /* the call has not returned */
+	if (begins(regs) && !has_returned(task, regs) && !(task->flags & PF_IO_WORKER))
 		q->beginning++;
 	if (has_work(task))
 		q->working++;
@@ -446,10 +449,10 @@ int identify(struct bpf_iter__task *ctx)
 	copy.working = q->working;
 	copy.users = mm->mm_users.counter;
 	copy.euid = task->cred->euid.val;
-	if (bpf_core_field_exists(((struct mm_struct___bitmap *)0)->flags.__mm_flags))
-		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___bitmap *)mm)->flags.__mm_flags);
+	if (has_member(struct mm_struct___bitmap, flags.__mm_flags))
+		read_member(&flags, ((struct mm_struct___bitmap *)mm)->flags.__mm_flags[0]);
 	else
-		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___word *)mm)->flags);
+		read_member(&flags, ((struct mm_struct___word *)mm)->flags);
 	copy.dumpable = flags & 3;
 	copy.found = q->start ? bpf_find_vma(task, q->start, on_mapping, &copy, 0) : 0;
 	if ((u64)*(struct mm_struct *volatile *)&task->mm != copy.mm)
@@ -484,7 +487,7 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		like = known_like(mm);
 		if (!like)
 			return 0;
-		__sync_fetch_and_add(like, what == ADMIT ? 1 : -1);
+		add(like, what == ADMIT ? 1 : -1);
 		return 1;
 	}
 	if (what == END) {
@@ -503,8 +506,8 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		 * when the pages are counted.
 		 */
 		if (slot)
-			__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
-		__sync_lock_test_and_set(&page->sticky, 1);
+			set_bits(&page->busy, BUSY_FOREVER);
+		store(&page->sticky, 1);
 		global(page);
 		return 1;
 	}
@@ -523,6 +526,6 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 	if (what != SUBSCRIBE || empty < 0)
 		return 0;
 	all->one[empty & (SUBSCRIBERS - 1)].slot = slot;
-	__sync_lock_test_and_set(&all->one[empty & (SUBSCRIBERS - 1)].mm, mm);
+	store(&all->one[empty & (SUBSCRIBERS - 1)].mm, mm);
 	return 1;
 }

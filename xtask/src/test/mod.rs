@@ -37,12 +37,14 @@ pub(crate) struct Arguments {
 /// A step of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Step {
-    /// System packages that some tests need; first, because some are needed when the sources are compiled
+    /// System packages that some tests need
     Packages,
     /// The source is formatted
     Format,
     /// Modules and crates depend on each other only as xtask/layers.txt allows
     Layers,
+    /// The checked-in kernel programs of pindown are those of their sources
+    Bpf,
     /// Clippy reports no warnings
     Clippy,
     /// The library compiles without features and with each alone, and has few dependencies
@@ -92,6 +94,7 @@ impl Step {
             Self::Packages => steps.run("packages", "packages that some tests need in addition to Rust", needed),
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
             Self::Layers => steps.run("layers", "dependencies of modules and crates", || crate::layers::check(place)),
+            Self::Bpf => steps.run("bpf", "pindown's compiled kernel programs", || crate::bpf::check(place)),
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
             Self::Features => {
                 steps.run("features", "the library without features, and with each alone", || features::check(place))

@@ -15,11 +15,17 @@ use super::sys;
 
 /// Loads the programs of this object that the kernel needs, and attaches them.
 pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), BpfUnavailable> {
+    load_variant(object, hooks, false)
+}
+
+/// Like [`load_object`]. With `entry_only`, the programs report changes only when they begin, which tests must detect.
+pub(super) fn load_variant(object: &[u8], hooks: Hooks, entry_only: bool) -> Result<(Loaded, Maps), BpfUnavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("reading the kernel's types"))?;
-    // The loader has no type for task storage, which only the programs use.
+    let entry_only = u8::from(entry_only);
     let mut loader = EbpfLoader::new();
-    let mut ebpf =
-        loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("loading the BPF object"))?;
+    loader.btf(Some(&btf)).override_global("entry_only", &entry_only, true);
+    // The loader has no type for task storage, which only the programs use.
+    let mut ebpf = loader.allow_unsupported_maps().load(object).map_err(refused("loading the BPF object"))?;
 
     let mut wanted = vec![
         (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),
@@ -62,7 +68,7 @@ fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, B
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let missing = || BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into() };
+    let missing = || absent(name);
     ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused(name))
 }
 
@@ -74,12 +80,17 @@ fn copy(fd: &impl AsFd) -> Result<OwnedFd, BpfUnavailable> {
 fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, BpfUnavailable> {
     let fd = match ebpf.map(name) {
         Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
-        _ => return Err(BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into() }),
+        _ => return Err(absent(name)),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;
     if found == sizes {
         Ok(fd)
     } else {
-        Err(BpfUnavailable::Refused { what: name, why: format!("its sizes are {found:?}, not {sizes:?}") })
+        let why = format!("its sizes are {found:?}, not {sizes:?}");
+        Err(BpfUnavailable::Refused { what: name, why, requirement: None })
     }
+}
+
+fn absent(name: &'static str) -> BpfUnavailable {
+    BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into(), requirement: None }
 }

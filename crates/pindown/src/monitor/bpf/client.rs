@@ -23,8 +23,11 @@ use super::wire::{self, HelperMessage};
 
 /// The maximum time that the helper may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Addresses at which no process has memory. Higher addresses are excluded, because their upper bits may be a tag.
-pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
+/// Addresses at which no process has memory: they have a bit that no address of user memory has, and no bit of a tag,
+/// which the kernel ignores. User memory has addresses of at most 56 bits on x86-64, where tags begin at bit 57 (LAM),
+/// and of at most 52 bits on aarch64, where they begin at bit 56. The programs report changes of these addresses
+/// (`ADDRESS_BITS` in bpf/x86_64.h and bpf/aarch64.h).
+pub(super) const NOBODYS: Range<u64> = if cfg!(target_arch = "aarch64") { 1 << 54..1 << 55 } else { 1 << 56..1 << 57 };
 
 /// Returns the path in the environment variable `PINDOWN_SOCKET`, if it is set and not empty. A program that runs with
 /// the privileges of its file (set-user-ID and others) ignores the variable, because its user sets it.

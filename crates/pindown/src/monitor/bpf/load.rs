@@ -1,10 +1,15 @@
 //! The loaded programs, and the reasons why they cannot be loaded.
 
-use std::fs;
+use std::error::Error;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 use super::btf::{self, Hooks};
+use super::object;
 use super::refusal::BpfUnavailable;
+use super::requirement::Requirement;
 use super::sys;
 
 /// The size in bytes of a watched inode's value: `struct subscribers` in bpf/page.h.
@@ -57,26 +62,47 @@ impl Loaded {
 }
 
 /// Converts an error of the kernel or of the loader, with the name of the rejected request.
-pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> BpfUnavailable {
+pub(super) fn refused<E: Error + 'static>(what: &'static str) -> impl Fn(E) -> BpfUnavailable {
     move |why| {
-        // Only the last lines are relevant. The verifier's long log precedes them.
         let message = with_causes(&why);
+        let requirement = Requirement::of_rejection(errno(&why), &message);
+        // Only the last lines are relevant. The verifier's long log precedes them.
         let statistics = ["verification time", "stack depth", "processed"];
         let tells = |line: &&str| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start));
         let lines: Vec<&str> = message.lines().map(str::trim).filter(tells).collect();
-        BpfUnavailable::Refused { what, why: lines[lines.len().saturating_sub(4)..].join(" | ") }
+        let why = lines[lines.len().saturating_sub(4)..].join(" | ");
+        BpfUnavailable::Refused { what, why, requirement }
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+fn with_causes(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", with_causes(cause)))
+}
+
+/// Returns the errno of the system call that caused the error.
+fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
+    let own = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    own.or_else(|| errno(error.source()?))
 }
 
 /// Checks whether the kernel monitor is possible on this machine, without loading the programs.
 pub(super) fn check() -> Result<Hooks, BpfUnavailable> {
-    if cfg!(not(pindown_bpf)) {
-        return Err(BpfUnavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));
-    }
+    build_and_machine()?;
+    check_capabilities()?;
+    // A map that is dropped again: the system call may be absent, or not permitted.
+    sys::create_page(8).map_err(refused("bpf(2)"))?;
+    btf::hooks()
+}
+
+/// Like [`check`], for a process with all capabilities.
+pub(super) fn supported() -> Result<(), BpfUnavailable> {
+    build_and_machine()?;
+    btf::hooks().map(drop)
+}
+
+/// Checks whether this build has the programs, and what the kernel reveals without its type information.
+fn build_and_machine() -> Result<(), BpfUnavailable> {
+    object::find()?;
     let size = rustix::param::page_size();
     if size != 4096 {
         return Err(BpfUnavailable::PageSize(size));
@@ -84,20 +110,36 @@ pub(super) fn check() -> Result<Hooks, BpfUnavailable> {
     if rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT") {
         return Err(BpfUnavailable::PreemptRt);
     }
-    capabilities()?;
-    btf::hooks()
+    Ok(())
 }
 
 /// Checks the capabilities. CAP_BPF allows loading programs, CAP_PERFMON allows them to read kernel memory;
 /// CAP_SYS_ADMIN allows both.
-fn capabilities() -> Result<(), BpfUnavailable> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or("0");
-    let have = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
-    let lacks = |number: u32| have & (1 << number | 1 << 21) == 0;
-    match (lacks(39), lacks(38)) {
+fn check_capabilities() -> Result<(), BpfUnavailable> {
+    let held = capabilities(None).map_err(io::Error::from).map_err(refused("reading the capabilities"))?.effective;
+    let lacks = |one: CapabilitySet| !held.intersects(one | CapabilitySet::SYS_ADMIN);
+    match (lacks(CapabilitySet::BPF), lacks(CapabilitySet::PERFMON)) {
         (true, _) => Err(BpfUnavailable::NoCapability("CAP_BPF")),
         (_, true) => Err(BpfUnavailable::NoCapability("CAP_PERFMON")),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errno_of_an_inner_error_decides_what_is_missing() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("loading failed")]
+        struct Outer(#[source] io::Error);
+
+        let outer = |errno| Outer(io::Error::from_raw_os_error(errno));
+        assert_eq!(errno(&outer(libc::ENOSYS)), Some(libc::ENOSYS));
+        assert_eq!(errno(&io::Error::from(io::ErrorKind::Unsupported)), None);
+        let error = refused("a map")(outer(libc::EINVAL));
+        assert!(error.to_string().starts_with("the kernel rejected a map: loading failed: "), "{error}");
+        assert_eq!((error.requirement(), error.errno()), (None, libc::EIO));
     }
 }

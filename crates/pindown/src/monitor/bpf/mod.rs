@@ -5,6 +5,10 @@
 //! program's calls, or cause them to fail.
 //!
 //! # Loading the programs
+//! Every build for x86-64 and aarch64 with the feature `bpf` contains the compiled programs. They fit every kernel from
+//! Linux 6.1 on that describes its types (BTF). If they cannot be loaded, the error names what is missing and what to do
+//! ([`BpfUnavailable::requirement`]).
+//!
 //! Loading requires root (CAP_BPF and CAP_PERFMON). A privileged process loads the programs for itself
 //! ([`Monitor::in_process`]). Other processes use `pindown-helper` ([`Monitor::from_helper`]), which has loaded them
 //! once for all processes. The helper passes a page that only the kernel writes, a ring that wakes threads that wait
@@ -66,12 +70,13 @@ mod quota;
 mod refusal;
 mod rejections;
 mod request;
+mod requirement;
 mod server;
 mod service_manager;
 mod session;
 mod signals;
 mod sys;
-#[cfg(all(test, pindown_bpf))]
+#[cfg(all(test, feature = "bpf"))]
 mod tests;
 mod waiting;
 mod wire;
@@ -89,6 +94,7 @@ pub(crate) use cached::BpfMonitor;
 pub use page::{Change, Drain, Page, RECORDS, SLOTS, Slot};
 pub use quota::Limits;
 pub use refusal::{BpfUnavailable, Denial, Unwatchable};
+pub use requirement::Requirement;
 pub use server::Helper;
 
 use super::keeper::Keeper;
@@ -374,10 +380,20 @@ pub fn reports_beginnings() -> Result<bool, BpfUnavailable> {
     load::check().map(|hooks| hooks.starts)
 }
 
-/// Checks whether this process could load the programs.
+/// Checks whether this process could load the programs: the build, the processor, the capabilities, the permission to
+/// call bpf(2), and the types and tracepoints of the kernel. Loads nothing.
 ///
 /// # Errors
 /// The reason why it could not.
 pub fn loadable() -> Result<(), BpfUnavailable> {
     load::check().map(drop)
+}
+
+/// Checks whether the kernel, and this build, have what the programs need. Unlike [`loadable`], it does not check
+/// whether this process may load them, so it also shows whether a helper could.
+///
+/// # Errors
+/// The component that is missing.
+pub fn supported() -> Result<(), BpfUnavailable> {
+    load::supported()
 }

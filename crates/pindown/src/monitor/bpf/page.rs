@@ -70,7 +70,7 @@ impl Page {
         // SAFETY: the memory is mapped and aligned as long as `self` exists. All writers write it atomically, and it is
         // read atomically. It cannot be written through this mapping: its words are only loaded. For loads from such
         // memory, std::sync::atomic guarantees relaxed loads of a word. This code relies on acquire loads being plain
-        // loads with an ordering: on x86-64 they are the same instruction.
+        // loads with an ordering: on x86-64 they are the same instruction, on aarch64 another load (LDAR).
         unsafe { self.base.as_ref() }
     }
 

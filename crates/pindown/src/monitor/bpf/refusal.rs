@@ -2,27 +2,31 @@
 
 use std::io;
 
-/// The reasons why the kernel monitor is not available.
+use super::requirement::Requirement;
+
+/// The reasons why the kernel monitor is not available. The messages name what is missing and what to do.
+/// [`BpfUnavailable::requirement`] returns the same for programs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfUnavailable {
-    /// The crate was built without the programs.
-    #[error("built without the kernel programs: {0}")]
-    NotBuilt(&'static str),
+    /// The build does not contain the programs, because it lacks [`Requirement::Feature`] or
+    /// [`Requirement::Processor`].
+    #[error("this build has no `bpf` support: {}", .0.remedy())]
+    NotBuilt(Requirement),
     /// A privilege is missing.
-    #[error("{0} is missing: run as root, or start pindown-helper")]
+    #[error("{} is missing: {}", .0, capability(.0).remedy())]
     NoCapability(&'static str),
     /// The kernel does not describe its types.
-    #[error("no /sys/kernel/btf/vmlinux ({0}): the kernel was built without CONFIG_DEBUG_INFO_BTF")]
+    #[error("no /sys/kernel/btf/vmlinux ({}){}", .0, hint(&Some(Requirement::of_btf(.0))))]
     NoBtf(io::Error),
     /// The description cannot be read.
-    #[error("/sys/kernel/btf/vmlinux is not as expected: {0}")]
+    #[error("/sys/kernel/btf/vmlinux is not as expected: {}; {}", .0, Requirement::KnownKernel.remedy())]
     BadBtf(&'static str),
     /// A tracepoint does not exist in this kernel.
-    #[error("the kernel has no tracepoint {0}")]
+    #[error("the kernel has no tracepoint {}{}", .0, hint(&Some(Requirement::TRACEPOINTS)))]
     HookMissing(&'static str),
     /// A tracepoint has arguments that no known kernel has.
-    #[error("tracepoint {hook} has unknown arguments: ({found})")]
+    #[error("tracepoint {hook} has unknown arguments: ({found}); {}", Requirement::KnownKernel.remedy())]
     HookArguments {
         /// The name of the tracepoint.
         hook: &'static str,
@@ -30,18 +34,23 @@ pub enum BpfUnavailable {
         found: String,
     },
     /// Preemption inside the hooks would break the order of reports.
-    #[error("PREEMPT_RT kernels are not supported: BPF programs can be preempted")]
+    #[error(
+        "PREEMPT_RT kernels are not supported: BPF programs can be preempted; {}",
+        Requirement::NoPreemptRt.remedy()
+    )]
     PreemptRt,
     /// The page size is not 4096 bytes.
-    #[error("pages have {0} bytes; the programs expect 4096")]
+    #[error("pages have {} bytes; the programs expect 4096; {}", .0, Requirement::PageSize.remedy())]
     PageSize(usize),
     /// The kernel rejected a program or a map.
-    #[error("the kernel rejected {what}: {why}")]
+    #[error("the kernel rejected {what}: {why}{}", hint(.requirement))]
     Refused {
         /// The request.
         what: &'static str,
         /// The error of the kernel or of the loader.
         why: String,
+        /// What is missing, if the error shows it.
+        requirement: Option<Requirement>,
     },
     /// A program was skipped, so a change may not have been reported.
     #[error("the kernel skipped a program {0} times: reports may be missing")]
@@ -50,7 +59,7 @@ pub enum BpfUnavailable {
     #[error("descriptors of the monitor were closed: reports may be missing")]
     Closed,
     /// No process listens at the helper's socket.
-    #[error("cannot connect to pindown-helper at {path}: {why}")]
+    #[error("cannot connect to pindown-helper at {path}: {why}; {}", Requirement::Helper.remedy())]
     NoHelper {
         /// The path of the socket.
         path: String,
@@ -82,10 +91,22 @@ pub enum BpfUnavailable {
     Helper(io::Error),
 }
 
+fn capability(name: &&'static str) -> Requirement {
+    Requirement::Capability(*name)
+}
+
+/// Returns the end of a message: what is missing, and what to do.
+fn hint(requirement: &Option<Requirement>) -> String {
+    requirement.map_or_else(String::new, |missing| format!("; {missing} is missing: {}", missing.remedy()))
+}
+
 impl BpfUnavailable {
     /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub fn errno(&self) -> i32 {
+        if let Self::Refused { requirement: Some(missing), .. } = self {
+            return missing.errno();
+        }
         match self {
             Self::NotBuilt(_)
             | Self::NoBtf(_)

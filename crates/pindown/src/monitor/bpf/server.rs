@@ -263,7 +263,7 @@ impl Helper {
     }
 
     /// Accepts descriptors from clients again, as on kernels before Linux 6.16, which cannot reject them.
-    #[cfg(all(test, pindown_bpf))]
+    #[cfg(all(test, feature = "bpf"))]
     pub(super) fn accept_descriptors(&mut self) {
         request::accept_descriptors(self.listener.socket.as_fd(), true);
     }
@@ -284,7 +284,7 @@ fn unable(path: &Path, why: io::Error) -> BpfUnavailable {
 /// connection, two maps for each address space, the descriptors of one message, and the connections that wait to be
 /// closed.
 fn raise_descriptors(limits: Limits) -> Result<(), BpfUnavailable> {
-    let refused = |what, why: String| Err(BpfUnavailable::Refused { what, why });
+    let refused = |what, why: String| Err(BpfUnavailable::Refused { what, why, requirement: None });
     if limits.total > load::SPACES {
         return refused("--total", format!("the programs have room for {} address spaces", load::SPACES));
     }

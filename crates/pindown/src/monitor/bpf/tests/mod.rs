@@ -17,6 +17,10 @@ use super::{Change, Monitor, Source, page, sys};
 
 /// The page size in bytes.
 const PAGE: u64 = 4096;
+/// The directory argument of system calls that take an absolute path.
+const HERE: u64 = libc::AT_FDCWD as u64;
+/// The size of the smallest huge page in bytes.
+const SMALLEST_HUGE: u64 = if cfg!(target_arch = "aarch64") { 64 << 10 } else { 2 << 20 };
 
 /// Runs one test at a time, because all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
@@ -80,7 +84,8 @@ impl Memory {
         let mut elsewhere = Vec::new();
         loop {
             let memory = Self::new(pages, ANONYMOUS, -1);
-            if pages > 16 || (0..pages).all(|page| !memory.at(page).is_multiple_of(2 << 20)) {
+            let can_avoid = pages <= 16 && pages * PAGE < SMALLEST_HUGE;
+            if !can_avoid || (0..pages).all(|page| !memory.at(page).is_multiple_of(SMALLEST_HUGE)) {
                 return memory;
             }
             elsewhere.push(memory);

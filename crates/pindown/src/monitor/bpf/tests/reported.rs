@@ -6,7 +6,7 @@ use std::process::Command;
 use io_uring::{IoUring, opcode, types};
 
 use super::super::{Change, Monitor, Unwatchable, Watch};
-use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
+use super::{ANONYMOUS, HERE, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
 
 const MAYMOVE: u64 = libc::MREMAP_MAYMOVE as u64;
 const FIXED: u64 = libc::MREMAP_FIXED as u64;
@@ -287,7 +287,7 @@ fn unwatchable_ranges_are_rejected_with_a_reason() {
     let (shared, fd) = Memory::shared(2);
     must(libc::SYS_munmap, [shared.start, PAGE, 0, 0, 0, 0]);
     let path = format!("/proc/self/fd/{fd}\0");
-    let again = must(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
+    let again = must(libc::SYS_openat, [HERE, path.as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0]);
     // SAFETY: the descriptor was opened above, only for this value.
     let again = unsafe { OwnedFd::from_raw_fd(again as i32) };
     let read_only = [shared.start, PAGE, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, again.as_raw_fd() as u64, 0];
@@ -330,10 +330,10 @@ struct FileHandle {
 fn truncation_by_file_handle_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
-    let directory = must(libc::SYS_open, [c"/dev/shm".as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
+    let directory = must(libc::SYS_openat, [HERE, c"/dev/shm".as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0]);
     let name = format!("/dev/shm/pindown-handle-{}\0", std::process::id());
     let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) as u64;
-    let fd = must(libc::SYS_open, [name.as_ptr() as u64, flags, 0o600, 0, 0, 0]);
+    let fd = must(libc::SYS_openat, [HERE, name.as_ptr() as u64, flags, 0o600, 0, 0]);
     must(libc::SYS_ftruncate, [fd, 2 * PAGE, 0, 0, 0, 0]);
     let memory = Memory::new(2, libc::MAP_PRIVATE, fd as i64);
     assert_eq!(monitor.watch(memory.all()), Ok(Watch::Records));
@@ -351,7 +351,7 @@ fn truncation_by_file_handle_is_reported() {
     assert!(!touched(&open(libc::O_RDWR), &memory.all()), "opening without O_TRUNC changes nothing");
     let changes = open(libc::O_RDWR | libc::O_TRUNC);
     assert!(touched(&changes, &memory.all()), "{changes:x?}");
-    must(libc::SYS_unlink, [name.as_ptr() as u64, 0, 0, 0, 0, 0]);
+    must(libc::SYS_unlinkat, [HERE, name.as_ptr() as u64, 0, 0, 0, 0]);
     for fd in [fd, directory] {
         must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
     }
@@ -372,7 +372,7 @@ fn unknown_call_is_reported_as_everything() {
     must(libc::SYS_pipe2, [pipe.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
     let [reader, writer] = pipe.map(|fd| fd as u64);
     let file = c"/proc/self/exe".as_ptr() as u64;
-    let file = must(libc::SYS_open, [file, libc::O_RDONLY as u64, 0, 0, 0, 0]);
+    let file = must(libc::SYS_openat, [HERE, file, libc::O_RDONLY as u64, 0, 0, 0]);
     // Each call reads or writes a new page, `AT`, and has almost no other effect.
     const AT: u64 = u64::MAX;
     const FIGETBSZ: u64 = 2;
@@ -404,7 +404,8 @@ fn unknown_call_is_reported_as_everything() {
 fn device_mapping_is_not_watched_as_a_memory_file() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
-    let open = |path: &std::ffi::CStr| call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0]);
+    let read_write = libc::O_RDWR as u64;
+    let open = |path: &std::ffi::CStr| call(libc::SYS_openat, [HERE, path.as_ptr() as u64, read_write, 0, 0, 0]);
     let zero = open(c"/dev/zero").expect("the device file exists");
     let private = Memory::new(1, libc::MAP_PRIVATE, zero as i64);
     assert_eq!(monitor.watch(private.all()), Ok(Watch::Records), "anonymous memory");

@@ -16,7 +16,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::super::btf::Hooks;
 use super::super::kernel::Kernel;
-use super::super::{Monitor, Slot, Watch, load, object};
+use super::super::{Monitor, Slot, Watch, attach, load, object};
 use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, monitor, must, touched};
 
 /// The size that one page table maps: the kernel frees the table only when the advice covers all of it.
@@ -256,7 +256,8 @@ fn stale_hits_of_entry_only_reports_are_detected() {
         return;
     }
     let hooks = Hooks { starts: true, ..load::check().expect("the call succeeded before") };
-    let loaded = object::load_object(object::ENTRY_ONLY, hooks).expect("the kernel accepts the faulty programs, too");
+    let object = object::find().expect("the call succeeded before");
+    let loaded = attach::load_variant(object, hooks, true).expect("the kernel accepts the faulty programs, too");
     let monitor = Monitor::with(Box::new(Kernel::with(loaded))).expect("the call succeeded before");
     let counts = race(&monitor, false, Duration::from_secs(30), true);
     assert!(counts.stale > 0, "the oracle detects nothing: {counts:?}");
