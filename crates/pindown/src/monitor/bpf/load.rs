@@ -74,6 +74,19 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// Checks whether the kernel monitor is possible on this machine, without loading the programs.
 pub(super) fn check() -> Result<Hooks, BpfUnavailable> {
+    build_and_machine()?;
+    capabilities()?;
+    btf::hooks()
+}
+
+/// Like [`check`], for a process with all capabilities.
+pub(super) fn supported() -> Result<(), BpfUnavailable> {
+    build_and_machine()?;
+    btf::hooks().map(drop)
+}
+
+/// Checks whether this build has the programs, and what the kernel reveals without its type information.
+fn build_and_machine() -> Result<(), BpfUnavailable> {
     if cfg!(not(pindown_bpf)) {
         return Err(BpfUnavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));
     }
@@ -84,8 +97,7 @@ pub(super) fn check() -> Result<Hooks, BpfUnavailable> {
     if rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT") {
         return Err(BpfUnavailable::PreemptRt);
     }
-    capabilities()?;
-    btf::hooks()
+    Ok(())
 }
 
 /// Checks the capabilities. CAP_BPF allows loading programs, CAP_PERFMON allows them to read kernel memory;

@@ -362,3 +362,12 @@ pub fn reports_beginnings() -> Result<bool, BpfUnavailable> {
 pub fn loadable() -> Result<(), BpfUnavailable> {
     load::check().map(drop)
 }
+
+/// Checks whether the kernel, and this build, have what the programs need. Unlike [`loadable`], it does not check
+/// whether this process may load them, so it also shows whether a helper could.
+///
+/// # Errors
+/// The component that is missing.
+pub fn supported() -> Result<(), BpfUnavailable> {
+    load::supported()
+}
