@@ -11,26 +11,25 @@ use pindown::monitor::bpf::{BpfUnavailable, Monitor, SOCKET, supported};
 use super::finding::{Finding, ProbeLine, Remedy, Report};
 use super::surroundings::Surroundings;
 
-/// Names another path of the helper's socket.
-const SOCKET_VARIABLE: &str = "PINDOWN_HELPER";
+/// The environment variable that names another path of the helper's socket.
+const SOCKET_VARIABLE: &str = "PINDOWN_SOCKET";
 
 /// Reports on the kernel, the helper and the monitor. The helper is asked first, as caches do.
 pub(super) fn probe(surroundings: &Surroundings, report: Report<'_>) -> io::Result<()> {
     let socket = std::env::var_os(SOCKET_VARIABLE).map_or_else(|| PathBuf::from(SOCKET), PathBuf::from);
     let kernel = supported();
     report(ProbeLine::Trying("connect".into()))?;
-    let helper = Monitor::from_helper(&socket).map(drop);
-    let [kernel, helper, monitor] = match (kernel, helper) {
+    let [kernel, helper, monitor] = match (kernel, Monitor::from_helper(&socket).map(drop)) {
         (kernel, Ok(())) => served(&kernel, &socket),
-        (Err(kernel), Err(BpfUnavailable::NoHelper { .. })) => unsupported(&kernel, surroundings),
-        (Ok(()), Err(BpfUnavailable::NoHelper { path, why })) => {
+        (kernel, Err(helper)) if !is_unreachable(&helper) => rejected(&kernel, &helper, surroundings),
+        (Err(kernel), Err(_)) => unsupported(&kernel, surroundings),
+        (Ok(()), Err(helper)) => {
             report(ProbeLine::Trying("bpf".into()))?;
             match Monitor::in_process().map(drop) {
-                Ok(()) => loaded(&path),
-                Err(error) => unprivileged(&path, &why, &error, surroundings),
+                Ok(()) => loaded(&helper),
+                Err(error) => unprivileged(&socket, &helper, &error, surroundings),
             }
         }
-        (kernel, Err(helper)) => rejected(kernel.as_ref().err(), &helper, surroundings),
     };
     for found in [kernel, helper, monitor] {
         report(ProbeLine::Finding(found))?;
@@ -50,9 +49,9 @@ fn served(kernel: &Result<(), BpfUnavailable>, socket: &Path) -> [Finding; 3] {
     [kernel, helper, Finding::works("kernel-monitor", "through pindown-helper")]
 }
 
-/// The findings for a process that may load the programs.
-fn loaded(path: &str) -> [Finding; 3] {
-    let helper = Finding::absent("helper", format!("does not run at {path}; users without privileges would need it"));
+/// The findings for a process that may load the programs. `helper` is the reason why the helper is not used.
+fn loaded(helper: &BpfUnavailable) -> [Finding; 3] {
+    let helper = Finding::absent("helper", format!("{helper}; this user does not need it"));
     let monitor = Finding::works("kernel-monitor", "this user may load the programs");
     [Finding::works("bpf", SUITABLE), helper, monitor]
 }
@@ -64,23 +63,33 @@ fn unsupported(error: &BpfUnavailable, surroundings: &Surroundings) -> [Finding;
     [kernel, helper, without("bpf")]
 }
 
-/// The findings for a process that may not load the programs, on a machine without a helper.
-fn unprivileged(path: &str, why: &io::Error, error: &BpfUnavailable, surroundings: &Surroundings) -> [Finding; 3] {
-    let detail = format!("cannot connect to {path}: {why}; this user cannot load the programs ({error})");
-    let helper = Finding::missing("helper", detail, reach_helper(path, why, surroundings));
+/// The findings for a process that neither connects to a helper nor loads the programs.
+fn unprivileged(
+    socket: &Path,
+    helper: &BpfUnavailable,
+    own: &BpfUnavailable,
+    surroundings: &Surroundings,
+) -> [Finding; 3] {
+    let detail = format!("{helper}; this user cannot load the programs ({own})");
+    let helper = Finding::missing("helper", detail, reach_helper(socket, helper, surroundings));
     [Finding::works("bpf", SUITABLE), helper, without("helper")]
 }
 
-/// The findings for a user whom the helper does not serve.
-fn rejected(kernel: Option<&BpfUnavailable>, error: &BpfUnavailable, surroundings: &Surroundings) -> [Finding; 3] {
+/// The findings for a user whom the helper does not serve, although it runs.
+fn rejected(kernel: &Result<(), BpfUnavailable>, error: &BpfUnavailable, surroundings: &Surroundings) -> [Finding; 3] {
     let kernel = match kernel {
-        None => Finding::works("bpf", SUITABLE),
-        Some(error) => Finding::absent("bpf", error.to_string()),
+        Ok(()) => Finding::works("bpf", SUITABLE),
+        Err(error) => Finding::absent("bpf", error.to_string()),
     };
     let commands = ["systemctl status pindown-helper", "systemctl restart pindown-helper"];
     let remedy =
         Remedy::new("Look at the helper's messages, and start it again:", commands.map(|it| surroundings.as_root(it)));
     [kernel, Finding::missing("helper", error.to_string(), remedy), without("helper")]
+}
+
+/// Returns whether no helper was reached: none listens, or its socket is only for other users.
+fn is_unreachable(error: &BpfUnavailable) -> bool {
+    matches!(error, BpfUnavailable::NoHelper { .. }) || error.errno() == libc::EACCES
 }
 
 /// The finding that this user has no monitor in the kernel, because of another check.
@@ -105,11 +114,11 @@ fn suitable_kernel(error: &BpfUnavailable, surroundings: &Surroundings) -> Remed
 }
 
 /// Returns what lets this user connect to a helper.
-fn reach_helper(path: &str, why: &io::Error, surroundings: &Surroundings) -> Remedy {
-    if why.kind() == io::ErrorKind::PermissionDenied {
-        return join_group(Path::new(path), surroundings);
+fn reach_helper(socket: &Path, error: &BpfUnavailable, surroundings: &Surroundings) -> Remedy {
+    if error.errno() == libc::EACCES {
+        return join_group(socket, surroundings);
     }
-    let directory = Path::new(path).parent().unwrap_or_else(|| Path::new("/run")).display();
+    let directory = socket.parent().unwrap_or_else(|| Path::new("/run")).display();
     let volume = format!("--volume {directory}:{directory}");
     if let Some(command) = surroundings.container.and_then(|container| container.started_with(&volume)) {
         let advice = "Start pindown-helper on the host, and mount the directory of its socket into the container:";
@@ -123,19 +132,19 @@ fn reach_helper(path: &str, why: &io::Error, surroundings: &Surroundings) -> Rem
 }
 
 /// Returns what permits this user to open the socket: the group of its file, or of its directory.
-fn join_group(path: &Path, surroundings: &Surroundings) -> Remedy {
-    let owner = [Some(path), path.parent()].into_iter().flatten().find_map(|path| fs::metadata(path).ok());
+fn join_group(socket: &Path, surroundings: &Surroundings) -> Remedy {
+    let owner = [Some(socket), socket.parent()].into_iter().flatten().find_map(|path| fs::metadata(path).ok());
     let user = name_of("/etc/passwd", surroundings.user);
     match owner.map(|owner| owner.gid()) {
         Some(group) if group != 0 => Remedy::new(
-            "Add the user to the group that may use the helper, and log in again:",
+            "Add the user to the group that may use pindown-helper, and log in again:",
             [surroundings.as_root(&format!("usermod -a -G {} {user}", name_of("/etc/group", group)))],
         ),
         _ => Remedy::new(
-            "The helper serves root only. Permit a group in its service (ExecStart=... --group GROUP), and add the user \
-             to it:",
+            "pindown-helper serves root only. Permit a group (SocketGroup=GROUP and SocketMode=0660 in the section \
+             [Socket]), and add the user to it:",
             [
-                surroundings.as_root("systemctl edit pindown-helper"),
+                surroundings.as_root("systemctl edit pindown-helper.socket"),
                 surroundings.as_root(&format!("usermod -a -G GROUP {user}")),
             ],
         ),
@@ -163,23 +172,23 @@ mod tests {
         [findings[0].state, findings[1].state, findings[2].state]
     }
 
+    fn unreached(errno: i32) -> BpfUnavailable {
+        BpfUnavailable::NoHelper { path: "/run/pindown/socket".into(), why: io::Error::from_raw_os_error(errno) }
+    }
+
     #[test]
     fn one_check_has_the_cause_in_each_case() {
         use State::{Absent, Missing, Works};
         let user = Surroundings::example();
         let no_btf = || BpfUnavailable::NoBtf(io::ErrorKind::NotFound.into());
-        let closed = io::Error::from_raw_os_error(libc::ENOENT);
+        let (socket, own) = (Path::new("/run/pindown/socket"), BpfUnavailable::NoCapability("CAP_BPF"));
         for (findings, expected, root) in [
-            (served(&Ok(()), Path::new("/run/s")), [Works, Works, Works], None),
-            (served(&Err(no_btf()), Path::new("/run/s")), [Absent, Works, Works], None),
-            (loaded("/run/s"), [Works, Absent, Works], None),
+            (served(&Ok(()), socket), [Works, Works, Works], None),
+            (served(&Err(no_btf()), socket), [Absent, Works, Works], None),
+            (loaded(&unreached(libc::ENOENT)), [Works, Absent, Works], None),
             (unsupported(&no_btf(), &user), [Missing, Absent, Missing], Some("bpf")),
-            (
-                unprivileged("/run/s", &closed, &BpfUnavailable::NoCapability("CAP_BPF"), &user),
-                [Works, Missing, Missing],
-                Some("helper"),
-            ),
-            (rejected(None, &BpfUnavailable::ForeignHelper(7), &user), [Works, Missing, Missing], Some("helper")),
+            (unprivileged(socket, &unreached(libc::ENOENT), &own, &user), [Works, Missing, Missing], Some("helper")),
+            (rejected(&Ok(()), &BpfUnavailable::ForeignHelper(7), &user), [Works, Missing, Missing], Some("helper")),
         ] {
             assert_eq!(states(&findings), expected, "{findings:?}");
             let roots: Vec<&str> = findings.iter().filter(|it| it.is_root()).map(|it| it.check.as_str()).collect();
@@ -191,14 +200,15 @@ mod tests {
     #[test]
     fn the_remedy_depends_on_why_the_helper_is_not_reached() {
         let user = Surroundings::example();
-        let error = io::Error::from_raw_os_error;
-        let absent = reach_helper("/run/pindown/socket", &error(libc::ENOENT), &user);
+        let socket = Path::new("/run/pindown/socket");
+        let absent = reach_helper(socket, &unreached(libc::ENOENT), &user);
         assert!(absent.commands[0].ends_with("apt install pindown-helper"), "{absent:?}");
         let docker = Surroundings { container: Some(Container::Docker), ..user.clone() };
-        let absent = reach_helper("/run/pindown/socket", &error(libc::ECONNREFUSED), &docker);
+        let absent = reach_helper(socket, &unreached(libc::ECONNREFUSED), &docker);
         assert_eq!(absent.commands, ["docker run --volume /run/pindown:/run/pindown IMAGE"]);
-        let denied = reach_helper("/etc/hostname", &error(libc::EACCES), &user);
-        assert!(denied.advice.contains("group"), "{denied:?}");
+        let denied = reach_helper(Path::new("/etc/hostname"), &unreached(libc::EACCES), &user);
+        assert!(denied.commands[1].starts_with("sudo usermod -a -G GROUP"), "{denied:?}");
+        assert!(is_unreachable(&unreached(libc::EACCES)) && !is_unreachable(&BpfUnavailable::ForeignHelper(7)));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) fn doctor(through: &[&str], program: &Path) -> Command {
         }
     };
     command.args(["doctor", "--json", "--libfabric", NOWHERE]);
-    command.env("PINDOWN_HELPER", format!("{NOWHERE}/helper")).env_remove("FI_PROVIDER").env_remove("FI_PROVIDER_PATH");
+    command.env("PINDOWN_SOCKET", format!("{NOWHERE}/helper")).env_remove("FI_PROVIDER").env_remove("FI_PROVIDER_PATH");
     command
 }
 

@@ -31,7 +31,7 @@ impl ProgramCopy {
             (format!("--memlock={locked}:{locked}"), format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
         let through = ["prlimit", &limit, "setpriv", &user, &group, "--clear-groups"];
         let mut command = doctor(&through, &self.0.join("percale"));
-        Diagnosis::of(command.env("PINDOWN_HELPER", helper))
+        Diagnosis::of(command.env("PINDOWN_SOCKET", helper))
     }
 }
 
@@ -162,7 +162,7 @@ fn helper_that_does_not_serve_this_user() {
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o750)).unwrap();
     let before = diagnose(&[]);
     let after = copy.diagnose_as_nobody("unlimited", &socket);
-    after.names_only(&before, "helper", "Permission denied", "usermod -a -G 4000001 ");
+    after.names_only(&before, "helper", &socket.display().to_string(), "usermod -a -G 4000001 ");
 }
 
 #[test]

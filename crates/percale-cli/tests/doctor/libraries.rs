@@ -65,7 +65,7 @@ impl Drop for Libraries {
 
 fn diagnose_with(arguments: &[&str], loader: Option<&Path>) -> Diagnosis {
     let mut command = std::process::Command::new(PROGRAM);
-    command.args(["doctor", "--json"]).args(arguments).env("PINDOWN_HELPER", format!("{NOWHERE}/helper"));
+    command.args(["doctor", "--json"]).args(arguments).env("PINDOWN_SOCKET", format!("{NOWHERE}/helper"));
     command.env_remove("FI_PROVIDER").env_remove("FI_PROVIDER_PATH");
     if let Some(directory) = loader {
         command.env("LD_LIBRARY_PATH", directory);
