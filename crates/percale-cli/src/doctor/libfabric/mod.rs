@@ -35,9 +35,9 @@ pub(super) fn distinct(found: Vec<Library>) -> Vec<Library> {
 
 /// Returns the directory of the provider: one that `FI_PROVIDER_PATH` names, or that one of the libraries looks into.
 pub(super) fn provider_directory(libraries: &[Library]) -> Option<PathBuf> {
-    let named = std::env::var_os("FI_PROVIDER_PATH").unwrap_or_default();
+    let named = search::directories_of("FI_PROVIDER_PATH");
     let beside = libraries.iter().filter_map(|library| Some(Path::new(&library.path).parent()?.join("libfabric")));
-    std::env::split_paths(&named).chain(beside).find(|directory| directory.join(PROVIDER).exists())
+    named.into_iter().chain(beside).find(|directory| directory.join(PROVIDER).exists())
 }
 
 /// Judges the libraries: whether those that programs may load differ, and whether any of them sees the provider.

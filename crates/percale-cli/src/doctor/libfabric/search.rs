@@ -14,9 +14,9 @@ pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Vec<PathBuf> {
     if !named.is_empty() {
         return files_in(named.to_vec());
     }
-    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let usual = ["/usr/lib64", "/usr/local/lib", "/usr/local/lib64"].map(PathBuf::from);
-    let mut directories: Vec<PathBuf> = std::env::split_paths(&variable).chain(usual).collect();
+    let mut directories = directories_of("LD_LIBRARY_PATH");
+    directories.extend(usual);
     directories.extend(below(Path::new("/usr/lib")));
     // /opt/PACKAGE/lib and /opt/VENDOR/PACKAGE/lib.
     for package in below(Path::new("/opt")) {
@@ -30,6 +30,12 @@ pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Vec<PathBuf> {
     all.extend(distinct(in_cache(&listed).chain(files_in(directories))));
     all.truncate(MOST);
     all
+}
+
+/// Returns the directories that a variable names.
+pub(super) fn directories_of(variable: &str) -> Vec<PathBuf> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    std::env::split_paths(&value).filter(|path| path.is_absolute()).collect()
 }
 
 /// Returns the paths of libfabric in the output of `ldconfig -p`.
