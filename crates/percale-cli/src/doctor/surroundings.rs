@@ -76,7 +76,7 @@ pub(super) struct Surroundings {
     /// Whether a system call filter (seccomp) is active.
     pub(super) is_filtered: bool,
     /// The effective capabilities, as bits.
-    capabilities: u64,
+    pub(super) capabilities: u64,
 }
 
 impl Surroundings {
