@@ -103,7 +103,7 @@ pub(super) const CHECKS: &[Check] = &[
     check("helper", Cache).causes(&["bpf"]),
     check("kernel-monitor", Cache).calls(&["bpf"]).causes(&["bpf", "helper"]),
     check("userfaultfd", Cache).calls(&["userfaultfd"]),
-    check("sealed-memory", Cache).calls(&["mseal"]),
+    check("sealed-memory", Cache).calls(&["mseal", "memfd_create"]),
     check("io-uring", Devices).calls(&["io_uring_setup"]).causes(&["locked-memory"]),
     check("rdma", Devices).causes(&["locked-memory"]),
     check("cuda", Devices),

@@ -8,6 +8,9 @@ use super::diagnosis::{Diagnosis, is_essential};
 use super::finding::{Finding, Library, Remedy, State};
 use crate::table::{RULED, left};
 
+/// The width of the table if the output is not a terminal.
+const WIDTH: u16 = 120;
+
 /// A line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
@@ -81,6 +84,9 @@ fn table(diagnosis: &Diagnosis) -> Table {
     let mut table = Table::new();
     table.load_style(RULED).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["", "check", "here", "what was found"].map(left));
+    if table.width().is_none() {
+        table.set_width(WIDTH);
+    }
     let mut last = "";
     for found in &diagnosis.findings {
         let area = area(found);

@@ -10,6 +10,9 @@ use crate::diagnosis::{Diagnosis, NOWHERE, PROGRAM, diagnose, diagnose_after, do
 /// The ID of the user and of the group nobody.
 const NOBODY: &str = "65534";
 
+/// A limit of locked memory, in bytes, that is no restriction.
+const ENOUGH: &str = "8388608";
+
 /// A copy of the command that every user can execute, with a directory for other files. Both are removed at the end.
 struct ProgramCopy(PathBuf);
 
@@ -59,7 +62,7 @@ fn little_locked_memory() {
         return;
     }
     let copy = ProgramCopy::new("memlock");
-    let before = copy.diagnose_as_nobody("unlimited", Path::new(NOWHERE));
+    let before = copy.diagnose_as_nobody(ENOUGH, Path::new(NOWHERE));
     let after = copy.diagnose_as_nobody("65536", Path::new(NOWHERE));
     after.names_only(&before, "locked-memory", "64 KiB (ulimit -l)", "memlock");
 }
@@ -139,7 +142,7 @@ fn no_helper() {
     }
     let copy = ProgramCopy::new("helper");
     let before = diagnose(&[]);
-    let after = copy.diagnose_as_nobody("unlimited", &copy.directory().join("none"));
+    let after = copy.diagnose_as_nobody(ENOUGH, &copy.directory().join("none"));
     after.names_only(&before, "helper", "No such file", "pindown-helper");
     assert_eq!(after.check("kernel-monitor")["cause"], "helper");
     assert_eq!(after.code, before.code, "caches work without it");
@@ -161,7 +164,7 @@ fn helper_that_does_not_serve_this_user() {
     chown(&closed, None, Some(4_000_001)).unwrap();
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o750)).unwrap();
     let before = diagnose(&[]);
-    let after = copy.diagnose_as_nobody("unlimited", &socket);
+    let after = copy.diagnose_as_nobody(ENOUGH, &socket);
     after.names_only(&before, "helper", &socket.display().to_string(), "usermod -a -G 4000001 ");
 }
 
