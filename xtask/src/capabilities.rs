@@ -20,7 +20,7 @@ enum Presence {
 
 use Presence::{Only, Optional, Required};
 
-const CAPABILITIES: [(&str, Presence); 35] = [
+const CAPABILITIES: [(&str, Presence); 36] = [
     // The kernel.
     ("bpf", Required),
     ("userfaultfd", Required),
@@ -29,6 +29,7 @@ const CAPABILITIES: [(&str, Presence); 35] = [
     ("membarrier", Required),
     ("seccomp", Required),
     ("network namespaces", Required),
+    ("user namespaces", Required),
     ("newer kernel", Optional),
     ("mseal", Optional),
     ("huge pages", Optional),

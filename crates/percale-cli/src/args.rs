@@ -1,8 +1,11 @@
 //! The command line. Each subcommand defines its own arguments.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 
 use crate::cp::CpArgs;
+use crate::doctor::{DoctorArgs, Probe};
 use crate::generate::GenerateArgs;
 use crate::perf::PerfArgs;
 use crate::serve::ServeArgs;
@@ -25,6 +28,8 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
+    /// Check what of percale works on this machine and why not, and print the command that mends each problem
+    Doctor(DoctorArgs),
     /// Measure the speed of messages and one-sided operations on this machine, compared with the limits of the machine,
     /// or the cost of triggers, collectives, addresses, windows or registrations
     Perf(Box<PerfArgs>),
@@ -36,6 +41,15 @@ pub(crate) enum Subcommand {
     Torture(TortureArgs),
     /// Write the manual pages and the completions of bash, zsh and fish below a directory
     Generate(GenerateArgs),
+    /// A process of `percale doctor`
+    #[command(name = crate::doctor::PART, hide = true)]
+    DoctorPart {
+        /// The checks that it makes
+        probe: Probe,
+        /// The libfabric that it loads
+        #[arg(long)]
+        file: Option<PathBuf>,
+    },
     /// A process of `percale torture`
     #[command(name = crate::torture::PART, hide = true)]
     TorturePart {

@@ -38,6 +38,9 @@ pub(crate) enum Failure {
     /// This machine does not allow a process to copy the memory of another.
     #[error("copying the memory of another process is not permitted: {0}")]
     Forbidden(io::Error),
+    /// The diagnosis found that percale cannot work.
+    #[error("something essential is missing: {0}")]
+    EssentialMissing(String),
     /// A registration cache was incorrect or could not be tested.
     #[error("{0}")]
     Torture(String),

@@ -1,5 +1,6 @@
 //! The command `percale`: shows the available transports and devices and why a transport or device is not available,
-//! measures speed, copies files between machines, tests the registration cache, and generates its manual pages.
+//! diagnoses a machine, measures speed, copies files between machines, tests the registration cache, and generates its
+//! manual pages.
 
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ mod args;
 mod channel;
 mod clock;
 mod cp;
+mod doctor;
 mod failure;
 mod fixed_buffers;
 mod generate;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.subcommand {
         Subcommand::Info { json } => info::run(*json),
+        Subcommand::Doctor(args) => doctor::run(args),
         Subcommand::Perf(args) => perf::run(args),
         Subcommand::Serve(args) => serve::run(args),
         Subcommand::Cp(args) => cp::run(args),
@@ -49,6 +52,9 @@ fn main() -> ExitCode {
         // A failure here has been reported to the measuring process, which prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
+        }
+        Subcommand::DoctorPart { probe, file } => {
+            return ExitCode::from(u8::from(doctor::part(*probe, file.as_deref()).is_err()));
         }
         Subcommand::RegistrationPart => return ExitCode::from(u8::from(perf::registration::part().is_err())),
         Subcommand::TeamPart { part, processor } => {

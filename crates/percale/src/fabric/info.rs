@@ -126,7 +126,7 @@ impl Info {
         ];
         Ok(Self {
             transports,
-            devices: devices(&interfaces, &facilities),
+            devices: devices(&interfaces, &facilities, &cma),
             limits: limits(),
             shm: shm.is_ok(),
             tcp: tcp.is_ok(),
@@ -143,8 +143,9 @@ impl Info {
         &self.transports
     }
 
-    /// Returns network interfaces, kinds of memory, and the facilities of the system that shared memory needs. If such
-    /// a facility is missing, TCP is used.
+    /// Returns network interfaces, kinds of memory, and the facilities of the system that shared memory uses. If one of
+    /// them is missing, TCP is used. Only the last one, copies between processes, is not needed: without it, long
+    /// messages from ordinary memory are copied through shared buffers.
     #[must_use]
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
@@ -244,7 +245,7 @@ fn tcp_works(interfaces: &[InterfaceAddress], unlisted: Option<&str>) -> Result<
     }
 }
 
-fn devices(interfaces: &[InterfaceAddress], facilities: &[Facility]) -> Vec<DeviceInfo> {
+fn devices(interfaces: &[InterfaceAddress], facilities: &[Facility], cma: &Result<(), String>) -> Vec<DeviceInfo> {
     let mut all: Vec<DeviceInfo> = Vec::new();
     for one in interfaces {
         if let Some(known) = all.iter_mut().find(|device| device.name == one.name) {
@@ -264,6 +265,12 @@ fn devices(interfaces: &[InterfaceAddress], facilities: &[Facility]) -> Vec<Devi
         available: one.result.is_ok(),
         detail: one.result.as_ref().map_or_else(ToString::to_string, |()| one.calls.into()),
     }));
+    all.push(DeviceInfo {
+        name: "copies between processes".into(),
+        kind: "facility",
+        available: cma.is_ok(),
+        detail: cma.as_ref().map_or_else(String::clone, |()| "process_vm_readv, process_vm_writev".into()),
+    });
     all
 }
 

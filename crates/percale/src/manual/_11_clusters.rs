@@ -1,8 +1,9 @@
 //! Containers and clusters: limits, networks, keys, and how processes exchange addresses.
 //!
-//! First run `percale info` in the environment of the program and as its user. It lists transports, facilities and
-//! limits, with the reason for each one that is missing. [`Info::transports`], [`Info::devices`] and [`Info::limits`]
-//! return the same information to programs.
+//! First run `percale doctor` in the environment of the program and as its user. It checks the transports and all that
+//! they need, finds the cause if something is missing, and prints the command that mends it. `percale info` lists
+//! transports, facilities and limits; [`Info::transports`], [`Info::devices`] and [`Info::limits`] return the same
+//! information to programs.
 //!
 //! # Limits
 //! | limit | needed | if it is too low |

@@ -1,0 +1,214 @@
+//! The checks, as data, and the causes of problems. To add a check, add an entry to [`CHECKS`], and a finding of this
+//! name to the lines of a probe.
+
+use super::finding::{Finding, State};
+
+/// The heading of a check in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Area {
+    System,
+    SharedMemory,
+    Network,
+    Cache,
+    Devices,
+    Libfabric,
+}
+
+impl Area {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::SharedMemory => "shared memory",
+            Self::Network => "network",
+            Self::Cache => "registration cache",
+            Self::Devices => "devices",
+            Self::Libfabric => "libfabric",
+        }
+    }
+}
+
+/// A check.
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) area: Area,
+    /// Whether percale cannot do its work without it.
+    pub(super) is_essential: bool,
+    /// The system calls without which it fails, by their names in [`super::calls`].
+    calls: &'static [&'static str],
+    /// Other checks whose problems cause a problem here.
+    causes: &'static [&'static str],
+}
+
+const fn check(name: &'static str, area: Area) -> Check {
+    Check { name, area, is_essential: false, calls: &[], causes: &[] }
+}
+
+impl Check {
+    const fn essential(self) -> Self {
+        Self { is_essential: true, ..self }
+    }
+
+    const fn calls(self, calls: &'static [&'static str]) -> Self {
+        Self { calls, ..self }
+    }
+
+    const fn causes(self, causes: &'static [&'static str]) -> Self {
+        Self { causes, ..self }
+    }
+}
+
+/// The check of the system call filter, which causes problems of all others.
+pub(super) const FILTER: &str = "seccomp";
+
+use Area::{Cache, Devices, Libfabric, Network, SharedMemory, System};
+
+/// All checks, in the order of the table. Causes precede the checks that they affect.
+pub(super) const CHECKS: &[Check] = &[
+    check("kernel", System),
+    check("user", System),
+    check("container", System),
+    check(FILTER, System),
+    check("user-namespaces", System).calls(&["unshare"]),
+    check("open-files", System),
+    check("threads", System),
+    check("file-size", System),
+    check("address-space", System),
+    check("locked-memory", System),
+    check("dev-shm", System),
+    check("memfd", SharedMemory).calls(&["memfd_create", "eventfd2"]).causes(&[
+        "open-files",
+        "file-size",
+        "address-space",
+    ]),
+    check("eventfd", SharedMemory).calls(&["eventfd2"]).causes(&["open-files"]),
+    check("futex", SharedMemory),
+    check("unix-sockets", SharedMemory).causes(&["open-files"]),
+    check("pidfd", SharedMemory).calls(&["pidfd_open"]).causes(&["unix-sockets"]),
+    check("descriptor-passing", SharedMemory).causes(&["memfd", "eventfd", "unix-sockets"]),
+    check("cross-memory-attach", SharedMemory).calls(&["process_vm_readv", "process_vm_writev"]),
+    check("membarrier", SharedMemory).calls(&["membarrier"]),
+    check("shared-memory", SharedMemory).essential().causes(&[
+        "memfd",
+        "eventfd",
+        "futex",
+        "unix-sockets",
+        "pidfd",
+        "descriptor-passing",
+    ]),
+    check("loopback", Network),
+    check("interfaces", Network).causes(&["loopback"]),
+    check("default-route", Network),
+    check("tcp", Network).essential().calls(&["epoll_create1", "timerfd_create"]).causes(&["loopback"]),
+    check("bpf", Cache),
+    check("helper", Cache).causes(&["bpf"]),
+    check("kernel-monitor", Cache).calls(&["bpf"]).causes(&["bpf", "helper"]),
+    check("userfaultfd", Cache).calls(&["userfaultfd"]),
+    check("sealed-memory", Cache).calls(&["mseal", "memfd_create"]),
+    check("io-uring", Devices).calls(&["io_uring_setup"]).causes(&["locked-memory"]),
+    check("rdma", Devices).causes(&["locked-memory"]),
+    check("cuda", Devices),
+    check("libfabric", Libfabric),
+    check("provider", Libfabric),
+];
+
+/// Returns the check of this name.
+pub(super) fn named(name: &str) -> Option<&'static Check> {
+    CHECKS.iter().find(|check| check.name == name)
+}
+
+/// Finds the causes of problems: calls that a filter rejects, and then problems of other checks. A problem with a cause
+/// elsewhere needs no remedy.
+pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
+    let problems: Vec<String> =
+        findings.iter().filter(|found| found.state.is_problem()).map(|found| found.check.clone()).collect();
+    let is_filtered = problems.iter().any(|name| name == FILTER);
+    for found in findings.iter_mut().filter(|found| found.state.is_problem()) {
+        let Some(check) = named(&found.check) else { continue };
+        if is_filtered && check.calls.iter().any(|call| denied.iter().any(|denied| denied == call)) {
+            found.cause = Some(FILTER.into());
+        } else if found.cause.is_none() {
+            found.cause =
+                check.causes.iter().find(|cause| problems.iter().any(|name| name == *cause)).map(|&it| it.into());
+        }
+        if found.cause.is_some() {
+            found.remedy = None;
+        }
+    }
+    // A helper would mend the monitor too, but it is not what is wrong.
+    let monitor = findings.iter().find(|found| found.check == "kernel-monitor");
+    if monitor.is_some_and(|found| found.cause.as_deref() == Some(FILTER))
+        && let Some(helper) = findings.iter_mut().find(|found| found.check == "helper" && found.state.is_problem())
+    {
+        (helper.state, helper.remedy, helper.cause) = (State::Absent, None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Remedy;
+    use super::*;
+
+    fn problem(check: &str) -> Finding {
+        Finding::missing(check, "", Remedy::new("", ["command".to_owned()]))
+    }
+
+    /// Returns each problem with its cause.
+    fn causes(problems: &[&str], denied: &[&str]) -> Vec<(String, Option<String>)> {
+        let mut findings: Vec<Finding> = problems.iter().map(|name| problem(name)).collect();
+        attribute(&mut findings, &denied.iter().map(|&call| call.to_owned()).collect::<Vec<_>>());
+        assert!(findings.iter().all(|found| found.cause.is_none() || found.remedy.is_none()));
+        findings.into_iter().filter(|found| found.state.is_problem()).map(|found| (found.check, found.cause)).collect()
+    }
+
+    fn cause(check: &str, cause: Option<&str>) -> (String, Option<String>) {
+        (check.to_owned(), cause.map(str::to_owned))
+    }
+
+    #[test]
+    fn the_list_of_checks_is_consistent() {
+        for (at, check) in CHECKS.iter().enumerate() {
+            assert!(CHECKS[..at].iter().all(|other| other.name != check.name), "{} is listed twice", check.name);
+            assert!(CHECKS[..at].last().is_none_or(|last| last.area == check.area || !has_area(at, check.area)));
+            for cause in check.causes {
+                assert!(CHECKS[..at].iter().any(|other| other.name == *cause), "{}: {cause} follows it", check.name);
+            }
+        }
+        let essential: Vec<&str> = CHECKS.iter().filter(|check| check.is_essential).map(|check| check.name).collect();
+        assert_eq!(essential, ["shared-memory", "tcp"]);
+    }
+
+    /// Returns whether a check before the index has the area.
+    fn has_area(at: usize, area: Area) -> bool {
+        CHECKS[..at].iter().any(|check| check.area == area)
+    }
+
+    #[test]
+    fn a_filter_is_the_cause_of_rejected_calls() {
+        let found = causes(&["seccomp", "userfaultfd", "dev-shm"], &["userfaultfd"]);
+        let expected = [cause("seccomp", None), cause("userfaultfd", Some("seccomp")), cause("dev-shm", None)];
+        assert_eq!(found, expected);
+        // The calls were rejected for another reason if no filter is active.
+        assert_eq!(causes(&["userfaultfd"], &["userfaultfd"]), [cause("userfaultfd", None)]);
+    }
+
+    #[test]
+    fn causes_lead_to_one_root() {
+        let found = causes(&["seccomp", "memfd", "descriptor-passing", "shared-memory"], &["memfd_create"]);
+        let expected = [
+            cause("seccomp", None),
+            cause("memfd", Some("seccomp")),
+            cause("descriptor-passing", Some("memfd")),
+            cause("shared-memory", Some("memfd")),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(causes(&["loopback", "tcp"], &[]), [cause("loopback", None), cause("tcp", Some("loopback"))]);
+    }
+
+    #[test]
+    fn a_filtered_bpf_call_needs_no_helper() {
+        let found = causes(&["seccomp", "helper", "kernel-monitor"], &["bpf"]);
+        assert_eq!(found, [cause("seccomp", None), cause("kernel-monitor", Some("seccomp"))]);
+        let found = causes(&["helper", "kernel-monitor"], &[]);
+        assert_eq!(found, [cause("helper", None), cause("kernel-monitor", Some("helper"))]);
+    }
+}

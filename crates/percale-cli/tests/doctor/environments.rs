@@ -1,0 +1,184 @@
+//! Environments with one fault: namespaces, limits, users, and a hidden file.
+
+use std::path::{Path, PathBuf};
+
+use percale_conformance::process::copy_program;
+
+use crate::common::text;
+use crate::diagnosis::{Diagnosis, NOWHERE, PROGRAM, diagnose, diagnose_after, doctor, is_root, works};
+
+/// The ID of the user and of the group nobody.
+const NOBODY: &str = "65534";
+
+/// A limit of locked memory, in bytes, that is no restriction.
+const ENOUGH: &str = "8388608";
+
+/// A copy of the command that every user can execute, with a directory for other files. Both are removed at the end.
+struct ProgramCopy(PathBuf);
+
+impl ProgramCopy {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("percale-doctor-{name}-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        copy_program(PROGRAM.as_ref(), &directory.join("percale")).unwrap();
+        Self(directory)
+    }
+
+    fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    /// Runs the copy as nobody, with this limit of locked memory. `helper` is the path of the helper's socket.
+    fn diagnose_as_nobody(&self, locked: &str, helper: &Path) -> Diagnosis {
+        let (limit, user, group) =
+            (format!("--memlock={locked}:{locked}"), format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+        let through = ["prlimit", &limit, "setpriv", &user, &group, "--clear-groups"];
+        let mut command = doctor(&through, &self.0.join("percale"));
+        Diagnosis::of(command.env("PINDOWN_SOCKET", helper))
+    }
+}
+
+impl Drop for ProgramCopy {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[test]
+fn no_user_namespaces() {
+    let program = ["unshare", "--user", "--map-root-user"];
+    if !works("user namespaces", "no user namespaces", &["unshare", "--user", "--map-root-user", "true"]) {
+        return;
+    }
+    let before = diagnose_after(&program, "");
+    let after = diagnose_after(&program, "echo 0 > /proc/sys/user/max_user_namespaces;");
+    after.names_only(&before, "user-namespaces", "No space left", "sysctl user.max_user_namespaces=");
+    assert_eq!(after.code, before.code, "{}", after.errors);
+}
+
+#[test]
+fn little_locked_memory() {
+    if !is_root("little locked memory") {
+        return;
+    }
+    let copy = ProgramCopy::new("memlock");
+    let before = copy.diagnose_as_nobody(ENOUGH, Path::new(NOWHERE));
+    let after = copy.diagnose_as_nobody("65536", Path::new(NOWHERE));
+    after.names_only(&before, "locked-memory", "64 KiB (ulimit -l)", "memlock");
+}
+
+#[test]
+fn little_space_in_dev_shm() {
+    if !is_root("little space in /dev/shm") {
+        return;
+    }
+    let mount = |size: &str| format!("mount -t tmpfs -o size={size} tmpfs /dev/shm;");
+    let before = diagnose_after(&["unshare", "--mount"], &mount("1g"));
+    let after = diagnose_after(&["unshare", "--mount"], &mount("64k"));
+    after.names_only(&before, "dev-shm", "only 64 KiB", "shm");
+    assert_eq!(after.code, before.code, "percale does not need it");
+}
+
+const NETWORK: [&str; 2] = ["unshare", "--net"];
+
+/// Returns whether a network namespace can be made.
+fn has_networks(what: &str) -> bool {
+    is_root(what) && works("network namespaces", what, &["unshare", "--net", "ip", "link", "show", "lo"])
+}
+
+#[test]
+fn no_ipv4_loopback() {
+    if !has_networks("no IPv4 loopback") {
+        return;
+    }
+    let before = diagnose_after(&NETWORK, "ip link set lo up;");
+    let after = diagnose_after(&NETWORK, "ip link set lo up; ip address delete 127.0.0.1/8 dev lo;");
+    after.names_only(&before, "loopback", "127.0.0.1 does not work", "ip address replace 127.0.0.1/8 dev lo");
+}
+
+#[test]
+fn no_loopback_is_an_essential_fault() {
+    if !has_networks("no loopback") {
+        return;
+    }
+    let before = diagnose_after(&NETWORK, "ip link set lo up;");
+    assert_eq!(before.code, Some(0), "{before:#?}");
+    let after = diagnose_after(&NETWORK, "");
+    after.names_only(&before, "loopback", "127.0.0.1 does not work", "ip link set lo up");
+    assert_eq!(after.check("tcp")["cause"], "loopback");
+    assert_eq!(after.code, Some(1));
+    assert!(after.errors.contains("something essential is missing: tcp"), "{}", after.errors);
+}
+
+#[test]
+fn no_clang() {
+    let before = diagnose(&[]);
+    let after = diagnose(&["/usr/bin/env", &format!("PATH={NOWHERE}")]);
+    assert_eq!(after.to_mend(), before.to_mend(), "clang is not needed after the build");
+    let bpf = after.check("bpf")["detail"].as_str().unwrap();
+    assert!(!bpf.contains("built without"), "every build has the kernel programs: {bpf}");
+}
+
+#[test]
+fn kernel_without_type_information() {
+    const TYPES: &str = "/sys/kernel/btf";
+    if !is_root("a kernel without type information") {
+        return;
+    }
+    if !works("bpf", "a kernel without type information", &["test", "-e", &format!("{TYPES}/vmlinux")]) {
+        return;
+    }
+    let before = diagnose_after(&["unshare", "--mount"], "");
+    let after = diagnose_after(&["unshare", "--mount"], &format!("mount -t tmpfs tmpfs {TYPES};"));
+    after.names_only(&before, "bpf", "CONFIG_DEBUG_INFO_BTF", "linux-image-");
+    assert_eq!(after.check("kernel-monitor")["cause"], "bpf");
+    assert_eq!(after.check("helper")["state"], "absent", "a helper could not load the programs either");
+}
+
+#[test]
+fn no_helper() {
+    if !is_root("no helper") {
+        return;
+    }
+    let copy = ProgramCopy::new("helper");
+    let before = diagnose(&[]);
+    let after = copy.diagnose_as_nobody(ENOUGH, &copy.directory().join("none"));
+    after.names_only(&before, "helper", "No such file", "pindown-helper");
+    assert_eq!(after.check("kernel-monitor")["cause"], "helper");
+    assert_eq!(after.code, before.code, "caches work without it");
+}
+
+#[test]
+fn helper_that_does_not_serve_this_user() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::net::UnixListener;
+    if !is_root("a helper for other users") {
+        return;
+    }
+    let copy = ProgramCopy::new("others");
+    let closed = copy.directory().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    let socket = closed.join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    // A group of which nobody is not a member.
+    chown(&closed, None, Some(4_000_001)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o750)).unwrap();
+    let before = diagnose(&[]);
+    let after = copy.diagnose_as_nobody(ENOUGH, &socket);
+    after.names_only(&before, "helper", &socket.display().to_string(), "usermod -a -G 4000001 ");
+}
+
+#[test]
+fn the_table_names_the_fault_and_its_command() {
+    if !is_root("the table of a machine with a fault") {
+        return;
+    }
+    let script = "mount -t tmpfs -o size=64k tmpfs /dev/shm; exec \"$0\" \"$@\"";
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-e", "-c", script, PROGRAM, "doctor", "--libfabric", NOWHERE])
+        .output()
+        .unwrap();
+    let table = text(&output.stdout);
+    assert!(table.contains("only 64 KiB in /dev/shm") && table.contains("To mend:"), "{table}");
+    assert!(table.contains(". dev-shm: "), "{table}");
+}

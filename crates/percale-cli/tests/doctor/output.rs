@@ -1,0 +1,44 @@
+//! The forms of the output, on this machine.
+
+use crate::common::{percale, text};
+use crate::diagnosis::{NOWHERE, diagnose};
+
+#[test]
+fn this_machine_lacks_nothing_essential() {
+    let found = diagnose(&[]);
+    assert_eq!(found.code, Some(0), "{found:#?}");
+    assert_eq!(found.of_kind("summary")[0]["essential_missing"], serde_json::json!([]));
+    for check in ["shared-memory", "tcp"] {
+        let line = found.check(check);
+        assert!(line["essential"] == true && line["state"] == "works", "{line:#}");
+    }
+    for line in found.of_kind("check") {
+        let state = line["state"].as_str().unwrap();
+        assert!(["works", "limited", "missing", "absent"].contains(&state), "{line:#}");
+        assert!(!line["detail"].as_str().unwrap().is_empty() && line["area"].is_string(), "{line:#}");
+        // A problem has a cause elsewhere, or a remedy with a command.
+        let is_problem = ["limited", "missing"].contains(&state);
+        let has_command = line["remedy"]["commands"].as_array().is_some_and(|commands| !commands.is_empty());
+        assert_eq!(is_problem, line["cause"].is_string() != has_command, "{line:#}");
+        assert!(!line["detail"].as_str().unwrap().contains("not checked"), "{line:#}");
+    }
+}
+
+#[test]
+fn the_text_has_a_line_for_each_check() {
+    let output = percale(&["doctor", "--libfabric", NOWHERE]);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table}{}", text(&output.stderr));
+    for part in ["shared-memory", "kernel-monitor", "registration cache", "what was found"] {
+        assert!(table.contains(part), "no {part} in\n{table}");
+    }
+    assert!(table.contains("To mend:") || table.contains("Everything that this machine has works."), "{table}");
+}
+
+#[test]
+fn invalid_usage_exits_with_2() {
+    let output = percale(&["doctor", "--lib", "/opt"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("--libfabric") && output.stdout.is_empty(), "{error}");
+}
