@@ -75,20 +75,32 @@ impl Process {
 /// Returns a word by which peers recognize the memory of this process. It is in a page that no forked child has, at a
 /// random address, where another program is unlikely to have mapped memory. It must not be accessed in a child.
 ///
-/// The address is randomly chosen up to 256 GiB below the one that the kernel chose, because programs without address
-/// space randomization (`setarch -R`, most debuggers) have their pages at the same addresses.
+/// The address is chosen randomly below the one that the kernel chooses, because programs without address space
+/// randomization (`setarch -R`, most debuggers) have their pages at the same addresses.
 ///
 /// # Errors
 /// The error of `getrandom`, `mmap` or `madvise`.
 pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
-    const PAGES: u32 = 1 << 26;
-    let down = (u32::from_ne_bytes(random()?) % PAGES) as usize * rustix::param::page_size();
+    /// Some programs reserve hundreds of gigabytes below the addresses that the kernel chooses, so that none near these
+    /// is free.
+    const TRIES: u32 = 16;
     let chosen = map_page(null_mut())?;
-    // The address is a hint. The kernel chooses another address if it is in use or outside the process's address space.
-    let page = map_page(chosen.wrapping_byte_sub(down));
-    // SAFETY: the page was mapped above and is not used.
-    unsafe { rustix::mm::munmap(chosen, rustix::param::page_size()) }?;
-    word_in(page?, Advice::LinuxDontFork)
+    let mut page = chosen;
+    for attempt in 0..TRIES {
+        let reach = if attempt < TRIES / 2 { 256 << 30 } else { chosen.addr() / 2 };
+        let down = usize::from_ne_bytes(random()?) % (reach / rustix::param::page_size()) * rustix::param::page_size();
+        let wanted = chosen.wrapping_byte_sub(down);
+        // The address is a hint. The kernel chooses another address if it is in use or outside the process's address
+        // space.
+        let found = map_page(wanted)?;
+        // SAFETY: the page was mapped above and is not used.
+        unsafe { rustix::mm::munmap(page, rustix::param::page_size()) }?;
+        page = found;
+        if page == wanted {
+            break;
+        }
+    }
+    word_in(page, Advice::LinuxDontFork)
 }
 
 /// Returns the first word of a new page, which exists as long as the process, and is 0 in every child.
@@ -306,6 +318,21 @@ mod tests {
         assert!(in_a_child(|| found().is_none()));
         let other = word_of_this_process().unwrap();
         assert!(std::ptr::from_ref(other).addr().abs_diff(here as usize) > 1 << 16, "not at a random address");
+    }
+
+    /// Requirements: FLT-010.
+    #[test]
+    fn word_is_at_a_random_address_if_the_program_reserves_the_nearest_ones() {
+        const RESERVED: usize = 512 << 30;
+        // SAFETY: a new mapping without permissions and without memory does not affect existing memory.
+        let mapped = unsafe { rustix::mm::mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), MapFlags::PRIVATE) };
+        let reserved = mapped.unwrap();
+        // The kernel chooses the highest free addresses, and those of the next 256 GiB are reserved.
+        let words = [word_of_this_process().unwrap(), word_of_this_process().unwrap()];
+        let [first, second] = words.map(|word| std::ptr::from_ref(word).addr());
+        assert!(first.abs_diff(second) > 1 << 24, "{first:#x} and {second:#x} with {RESERVED} bytes at {reserved:p}");
+        // SAFETY: the mapping is not used.
+        unsafe { rustix::mm::munmap(reserved, RESERVED) }.unwrap();
     }
 
     /// Requirements: FLT-010.
