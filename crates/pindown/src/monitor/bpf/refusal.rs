@@ -92,7 +92,7 @@ pub enum BpfUnavailable {
 }
 
 fn capability(name: &&'static str) -> Requirement {
-    Requirement::Capability(*name)
+    Requirement::Capability(name)
 }
 
 /// Returns the end of a message: what is missing, and what to do.

@@ -166,7 +166,7 @@ impl BpfUnavailable {
     pub fn requirement(&self) -> Option<Requirement> {
         match self {
             Self::NotBuilt(requirement) => Some(*requirement),
-            Self::NoCapability(name) => Some(Requirement::Capability(*name)),
+            Self::NoCapability(name) => Some(Requirement::Capability(name)),
             Self::NoBtf(error) => Some(Requirement::of_btf(error)),
             Self::HookMissing(_) => Some(Requirement::TRACEPOINTS),
             Self::BadBtf(_) | Self::HookArguments { .. } => Some(Requirement::KnownKernel),

@@ -202,11 +202,6 @@ impl Service {
         self.spaces.len()
     }
 
-    #[cfg(all(test, feature = "bpf"))]
-    pub(super) fn close_in_thread(&mut self) {
-        self.aside = CloseThreads::new(false);
-    }
-
     /// Begins a session, if its user may have another connection.
     pub(super) fn welcome(&mut self, socket: OwnedFd, user: u32) -> Option<Session> {
         match self.connections.take(user) {
