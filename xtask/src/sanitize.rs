@@ -1,8 +1,8 @@
 //! `cargo xtask sanitize`: the tests and the searches under sanitizers.
 //!
 //! AddressSanitizer works with the stable compiler. ThreadSanitizer needs a standard library that was built with it,
-//! and therefore the sources of that library: rustup and Debian have them. Miri is a component of the nightly
-//! toolchain. A missing one is reported, with the command that installs it.
+//! and therefore the nightly toolchain with the sources of that library. Miri is a component of that toolchain. A
+//! missing one is reported, with the command that installs it.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
