@@ -33,14 +33,12 @@ impl Sanitizer {
         })
     }
 
-    /// Returns the variable with the options, and the options: a report ends the program.
+    /// Returns the variable with the options, and the options. A report of AddressSanitizer ends the program.
     fn options(self) -> (&'static str, &'static str) {
         match self {
             // Leaks are not reported, because workers and helper threads end without running destructors.
             Self::Address => ("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1"),
-            Self::Thread => {
-                ("TSAN_OPTIONS", "halt_on_error=1:abort_on_error=1:die_after_fork=0:second_deadlock_stack=1")
-            }
+            Self::Thread => ("TSAN_OPTIONS", "die_after_fork=0:second_deadlock_stack=1"),
         }
     }
 
@@ -56,7 +54,8 @@ impl Sanitizer {
             Self::Thread => {
                 has_sources()?;
                 let cargo = nightly("cargo").within(&place.root).args([command, "-Zbuild-std"]);
-                (cargo, "-Zsanitizer=thread")
+                // With system calls through the C library, the sanitizer sees that addresses are mapped again.
+                (cargo, "-Zsanitizer=thread --cfg=rustix_use_libc")
             }
         };
         // With a target of its own, the flag does not apply to build scripts and macros.
