@@ -182,8 +182,11 @@ fn interpreted(place: &Repository) -> Outcome<Row> {
     println!("Miri: tests");
     let mut found = Vec::new();
     for (package, part) in MIRI {
-        let program = nightly("cargo").within(&place.root).args(["miri", "test", "--quiet", "-p", package, "--lib"]);
-        let program = program.env("CARGO_TARGET_DIR", place.target.join("miri")).args(["--", "--show-output", part]);
+        let program = nightly("cargo").within(&place.root).args(["miri", "test", "-p", package, "--lib"]);
+        let program = program.env("CARGO_TARGET_DIR", place.target.join("miri"));
+        // The property tests read the working directory. Each of their cases takes much longer than in a program.
+        let program = program.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "16");
+        let program = program.args(["--", "--show-output", part]);
         found.extend(harness("miri", program)?);
     }
     let count = |ending| found.iter().filter(|test| test.ending == ending).count();
