@@ -1,8 +1,8 @@
 //! `cargo xtask sanitize`: the tests and the searches under sanitizers.
 //!
 //! AddressSanitizer works with the stable compiler. ThreadSanitizer needs a standard library that was built with it,
-//! and therefore the sources of that library: rustup and Debian have them. Miri is a component of the nightly
-//! toolchain. A missing one is reported, with the command that installs it.
+//! and therefore the nightly toolchain with the sources of that library. Miri is a component of that toolchain. A
+//! missing one is reported, with the command that installs it.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
@@ -66,11 +66,26 @@ const SKIPPED: [(&str, &str); 21] = [
     ("realloc_by_mremap_renews_the_registration", "the sanitizer has its own allocator, which makes no mremap"),
 ];
 
+/// Tests that cannot run with ThreadSanitizer, in addition.
+const SKIPPED_WITH_THREADS: [(&str, &str); 4] = [
+    ("a_failed_lock_leaves_no_page_locked", NOT_LOCKED),
+    ("a_mapping_that_replaces_memory_locked_by_the_program_is_unlocked", NOT_LOCKED),
+    ("locks_beside_a_lock_of_the_program_end_with_the_registration", NOT_LOCKED),
+    ("memory_that_is_not_kept_because_pages_were_dropped_is_not_locked", NOT_LOCKED),
+];
+
+/// Returns the tests that cannot run with a sanitizer.
+fn skipped(sanitizer: Sanitizer) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let more: &[_] = if sanitizer == Sanitizer::Thread { &SKIPPED_WITH_THREADS } else { &[] };
+    SKIPPED.iter().chain(more)
+}
+
 const LIMITED: &str = "the sanitizer itself needs more address space than the test allows";
 const DENIED: &str = "the sanitizer itself makes the system calls that the test denies";
 const COMPILED: &str = "it compiles programs against the library, without the flags of the sanitizer";
 const MEASURED: &str = "it measures memory, and the sanitizer keeps freed memory for a while";
 const SEARCHED: &str = "it searches all memory of a process, and that of the sanitizer takes hours";
+const NOT_LOCKED: &str = "ThreadSanitizer replaces mlock by a function that does nothing";
 const CHANGED: &str = "it expects no changes of its own mappings, and the sanitizer changes some";
 
 /// The tests that Miri can run: those of the modules without system calls.
@@ -110,7 +125,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
         shown.add_row([row.what.clone()].into_iter().chain(counts).chain([row.note.clone()]));
     }
     println!("{shown}");
-    for (name, why) in EXCLUDED.iter().chain(&SKIPPED) {
+    for (name, why) in EXCLUDED.iter().chain(&SKIPPED).chain(&SKIPPED_WITH_THREADS) {
         println!("left out: {name}: {why}");
     }
     Ok(!rows.is_empty() && rows.iter().all(|row| row.failed == 0 && row.reports == 0))
@@ -128,7 +143,7 @@ fn instrumented(place: &Repository, sanitizer: Sanitizer, arguments: &Arguments)
     println!("{}: tests", sanitizer.name());
     let excluded = EXCLUDED.iter().flat_map(|(package, _)| ["--exclude", package]);
     let program = sanitizer.cargo(place, "test")?.args(["--workspace", "--tests", "--no-fail-fast"]).args(excluded);
-    let skipped = SKIPPED.iter().flat_map(|(name, _)| ["--skip", name]);
+    let skipped = skipped(sanitizer).flat_map(|(name, _)| ["--skip", name]);
     let program = program.args(["--", "--show-output"]).args(skipped).args(&arguments.filter);
     let (found, note) = match harness("sanitize", reports.of(program)) {
         Ok(found) => (found, String::new()),
@@ -167,8 +182,11 @@ fn interpreted(place: &Repository) -> Outcome<Row> {
     println!("Miri: tests");
     let mut found = Vec::new();
     for (package, part) in MIRI {
-        let program = nightly("cargo").within(&place.root).args(["miri", "test", "--quiet", "-p", package, "--lib"]);
-        let program = program.env("CARGO_TARGET_DIR", place.target.join("miri")).args(["--", "--show-output", part]);
+        let program = nightly("cargo").within(&place.root).args(["miri", "test", "-p", package, "--lib"]);
+        let program = program.env("CARGO_TARGET_DIR", place.target.join("miri"));
+        // The property tests read the working directory. Each of their cases takes much longer than in a program.
+        let program = program.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "16");
+        let program = program.args(["--", "--show-output", part]);
         found.extend(harness("miri", program)?);
     }
     let count = |ending| found.iter().filter(|test| test.ending == ending).count();

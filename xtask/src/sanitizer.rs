@@ -1,7 +1,6 @@
 //! Builds parts of the workspace with a sanitizer, and runs them.
 
 use crate::failure::{Failure, Outcome};
-use crate::packages::{self, Needed};
 use crate::place::Repository;
 use crate::program::Program;
 use std::fs;
@@ -9,13 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// The profile of instrumented programs: optimized, with debug assertions and overflow checks.
 const PROFILE: &str = "search";
-
-/// The sources of the standard library, and a compiler of the same version, as Debian packages.
-const DEBIAN: [Needed; 3] = [
-    Needed { program: "/usr/bin/cargo", package: "cargo-web" },
-    Needed { program: "/usr/bin/rustc", package: "rustc-web" },
-    Needed { program: "/usr/lib/rustlib/src/rust/library/Cargo.lock", package: "rust-web-src" },
-];
 
 /// A sanitizer of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,13 +33,15 @@ impl Sanitizer {
         })
     }
 
-    /// Returns the variable with the options, and the options: a report ends the program.
+    /// Returns the variable with the options, and the options. A report of AddressSanitizer ends the program.
     fn options(self) -> (&'static str, &'static str) {
         match self {
             // Leaks are not reported, because workers and helper threads end without running destructors.
             Self::Address => ("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1"),
+            // The locks of the test double of libibverbs, which is built without the sanitizer, are not seen, so its
+            // memory is not examined.
             Self::Thread => {
-                ("TSAN_OPTIONS", "halt_on_error=1:abort_on_error=1:die_after_fork=0:second_deadlock_stack=1")
+                ("TSAN_OPTIONS", "die_after_fork=0:second_deadlock_stack=1:ignore_noninstrumented_modules=1")
             }
         }
     }
@@ -55,20 +49,22 @@ impl Sanitizer {
     /// Returns cargo with this command, which builds with the sanitizer.
     ///
     /// # Errors
-    /// If no toolchain with the sources of the standard library is installed, for ThreadSanitizer.
+    /// If the nightly toolchain or the sources of the standard library are missing, for ThreadSanitizer.
     pub(crate) fn cargo(self, place: &Repository, command: &str) -> Outcome<Program> {
         let triple = triple();
-        let (cargo, flags) = match self {
+        let (cargo, flag) = match self {
             // The flag is unstable, but the stable compiler supports it.
-            Self::Address => (place.cargo().arg(command).env("RUSTC_BOOTSTRAP", "1"), "-Zsanitizer=address".to_owned()),
+            Self::Address => (place.cargo().arg(command).env("RUSTC_BOOTSTRAP", "1"), "-Zsanitizer=address"),
             Self::Thread => {
-                let (cargo, flags) = with_library(place)?;
-                (cargo.args([command, "-Zbuild-std"]), format!("-Zsanitizer=thread {flags}"))
+                has_sources()?;
+                let cargo = nightly("cargo").within(&place.root).args([command, "-Zbuild-std"]);
+                // With system calls through the C library, the sanitizer sees that addresses are mapped again.
+                (cargo, "-Zsanitizer=thread --cfg=rustix_use_libc")
             }
         };
         // With a target of its own, the flag does not apply to build scripts and macros.
         let cargo = cargo.args(["--profile", PROFILE, "--target", &triple]);
-        Ok(cargo.env("CARGO_TARGET_DIR", self.directory(place)).env("RUSTFLAGS", flags))
+        Ok(cargo.env("CARGO_TARGET_DIR", self.directory(place)).env("RUSTFLAGS", flag))
     }
 
     /// Builds the packages and targets that cargo's arguments select, and returns the directory of the results.
@@ -90,49 +86,20 @@ fn triple() -> String {
 
 /// Returns a program of the nightly toolchain.
 pub(crate) fn nightly(name: &str) -> Program {
-    elsewhere(name).arg("+nightly")
-}
-
-/// Returns a program of another toolchain than the one that runs.
-fn elsewhere(name: &str) -> Program {
     // Within a run of cargo, these variables name its toolchain.
-    Program::new(name).without("CARGO").without("RUSTC").without("RUSTUP_TOOLCHAIN")
+    Program::new(name).without("CARGO").without("RUSTC").without("RUSTUP_TOOLCHAIN").arg("+nightly")
 }
 
-/// Returns the cargo of a toolchain that can build the standard library with a sanitizer, and the compiler flags that
-/// it needs for that. It is the nightly toolchain, if it has the sources of the library, or else Debian's compiler.
-fn with_library(place: &Repository) -> Outcome<(Program, String)> {
-    let root = nightly("rustc").args(["--print", "sysroot"]).output();
-    let sources = root.map(|root| Path::new(root.stdout.trim()).join("lib/rustlib/src/rust/library/Cargo.lock"));
-    if sources.is_ok_and(|sources| sources.exists()) {
-        return Ok((nightly("cargo").within(&place.root), String::new()));
+/// Checks whether the nightly toolchain has the sources of the standard library.
+fn has_sources() -> Outcome {
+    let root = nightly("rustc").args(["--print", "sysroot"]).output()?;
+    let sources = Path::new(root.stdout.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+    if root.status.success() && sources.exists() {
+        return Ok(());
     }
-    packages::ensure(&DEBIAN).map_err(Failure::during(
-        "ThreadSanitizer needs the sources of the standard library (rustup component add rust-src --toolchain nightly, \
-         or Debian packages)",
-    ))?;
-    // Debian's compiler has neither the runtime of the sanitizer nor the linker that reads its symbols. The toolchain
-    // that runs here has both.
-    let found = Program::new("rustc").within(&place.root).args(["--print", "target-libdir"]).output()?;
-    let libraries = Path::new(found.success()?.trim());
-    let is_runtime = |path: &PathBuf| path.to_string_lossy().ends_with("_rt.tsan.a");
-    let runtime = fs::read_dir(libraries)?.filter_map(Result::ok).map(|entry| entry.path()).find(is_runtime);
-    let runtime = runtime.ok_or_else(|| {
-        Failure::new(format!("the runtime of ThreadSanitizer (librustc*_rt.tsan.a) is not in {}", libraries.display()))
-    })?;
-    let linker = libraries.with_file_name("bin").join("gcc-ld");
-    let arguments = [
-        "-fuse-ld=lld".to_owned(),
-        format!("-B{}", linker.display()),
-        "-Wl,--whole-archive".to_owned(),
-        runtime.display().to_string(),
-        "-Wl,--no-whole-archive".to_owned(),
-        "-lm".to_owned(),
-        "-rdynamic".to_owned(),
-    ];
-    let flags: Vec<String> = arguments.iter().map(|argument| format!("-Clink-arg={argument}")).collect();
-    let cargo = elsewhere("/usr/bin/cargo").within(&place.root).env("RUSTC", "/usr/bin/rustc");
-    Ok((cargo.env("RUSTC_BOOTSTRAP", "1"), format!("-Zexternal-clangrt {}", flags.join(" "))))
+    let missing = "the nightly toolchain with the sources of the standard library is not installed: rustup toolchain \
+                   install nightly --component rust-src";
+    Err(Failure::new(missing))
 }
 
 /// The reports of the processes of a run, as files.

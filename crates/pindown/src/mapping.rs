@@ -422,7 +422,7 @@ mod tests {
         let page = page_size() as usize;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // The kernel does not choose these addresses itself, so no other thread maps memory in the hole.
-        let start = std::ptr::without_provenance_mut::<c_void>(0x135a << 32);
+        let start = std::ptr::without_provenance_mut::<c_void>(0x575a << 32);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: the mapping replaces no other.
         let mapped = unsafe { mmap_anonymous(start, 3 * page, rights, flags) }.expect("free addresses");

@@ -68,9 +68,9 @@ pub(crate) fn memfd(len: u64) -> u64 {
 
 /// Returns addresses that were never used before, far below those that the kernel chooses. So mappings that other
 /// threads of the harness make at the same time are never placed in a hole that a test makes there and closes again.
-/// They are above those that AddressSanitizer needs (16 TiB).
+/// Sanitizers leave them to the program.
 pub(crate) fn far_addresses(len: u64) -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(20 << 40);
+    static NEXT: AtomicU64 = AtomicU64::new(0x57 << 40);
     NEXT.fetch_add(len.next_multiple_of(1 << 20), Ordering::Relaxed)
 }
 

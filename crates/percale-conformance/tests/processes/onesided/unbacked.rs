@@ -18,7 +18,7 @@ use super::{ALL, WAIT_TIMEOUT, all_of, open_as_told, open_kind, refusal, serve};
 crate::on!(shm, untrusting, bounced, tcp, verbs: { memory_under_a_region_may_be_unmapped_and_remapped });
 
 /// The address where the target maps its memory. Nothing else is mapped there.
-const HOLE: usize = 0x1234_5600_0000;
+const HOLE: usize = 0x5734_5600_0000;
 const LEN: usize = 256 << 10;
 /// The keys of a region of the hole, and of a region of all memory.
 const PART: u64 = 20;

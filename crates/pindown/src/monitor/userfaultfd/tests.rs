@@ -388,7 +388,7 @@ fn guard_pages_are_refused_where_memory_is_locked() {
 /// Maps pages at addresses that the kernel does not choose itself, so no other thread maps memory next to them or in
 /// their gaps. Returns `None`, with a message, if the state of locks cannot be queried here.
 fn apart(pages: usize) -> Option<Pages> {
-    apart_at(0x1357 << 32, pages)
+    apart_at(0x5757 << 32, pages)
 }
 
 /// Like [`apart`], at this address. For tests that drop pages: the monitor keeps no memory there afterwards.
@@ -425,7 +425,7 @@ fn memory_that_is_not_kept_because_pages_were_dropped_is_not_locked() {
         else {
             continue;
         };
-        let Some(pages) = apart_at(0x1358 << 32, 4) else { return };
+        let Some(pages) = apart_at(0x5758 << 32, 4) else { return };
         key(&promised.lane(), pages.range());
         assert_eq!(advise(pages.page(1), libc::MADV_DONTNEED), 0);
         let lane = locking.lane();
@@ -485,7 +485,7 @@ fn a_mapping_that_is_replaced_during_its_watch_is_found_or_reported() {
         };
         let shared = monitor.shared;
         let journal = Journal::new(Some(shared.page), true, Some(shared.uffd.as_fd())).expect("memory");
-        let start = std::ptr::without_provenance_mut(0x1359 << 32);
+        let start = std::ptr::without_provenance_mut(0x5759 << 32);
         let pages = Pages::map_at(start, PIECES).expect("free addresses");
         // Each page is a mapping of its own, so some milliseconds pass between the query of one and its registration.
         (1..PIECES as u64).step_by(2).for_each(|number| assert_eq!(advise(pages.page(number), libc::MADV_DONTDUMP), 0));
