@@ -68,14 +68,15 @@ const ALLOWED: &[(&str, &str)] = &[
 const TRANSPORT: &str = "../percale-transport";
 
 /// Returns the source folders of percale and of the workspace crates with types that it can make public, which its
-/// manifest names by a path.
+/// manifest names.
 fn roots() -> Vec<std::path::PathBuf> {
     let percale = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = std::fs::read_to_string(percale.join("Cargo.toml")).expect("the manifest");
-    let paths = manifest.lines().filter_map(|line| line.split("path = \"").nth(1)?.split('"').next());
-    let below: BTreeSet<_> = paths.filter(|path| path.starts_with("../percale-") && *path != TRANSPORT).collect();
+    let names = manifest.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    let paths = names.filter(|name| name.starts_with("percale-")).map(|name| format!("../{name}"));
+    let below: BTreeSet<String> = paths.filter(|path| path != TRANSPORT).collect();
     assert!(below.contains("../percale-wire") && below.contains("../percale-memory"), "{below:?}");
-    std::iter::once(".").chain(below).map(|path| percale.join(path).join("src")).collect()
+    std::iter::once(".".to_owned()).chain(below).map(|path| percale.join(path).join("src")).collect()
 }
 
 /// Splits a text into words.
