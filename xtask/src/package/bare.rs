@@ -60,8 +60,9 @@ pub(super) fn check(place: &Repository, results: &Path, release: &Release) -> Ou
     fs::copy(place.root.join(RING), inside.join("c/ring.c"))?;
     fs::copy(place.root.join("packaging/check-installed.sh"), inside.join("check-installed.sh"))?;
     let mpich = mpich(place, &machine);
-    let enter =
-        Program::new("unshare").args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "enter"]);
+    let mounts = own_mounts(&fs::read_to_string("/proc/self/mountinfo")?);
+    let enter = Program::new("unshare").args(mounts).args(["--pid", "--fork", "--kill-child"]);
+    let enter = enter.args(["sh", "-c", ENTER, "enter"]);
     let script = format!("/{PACKAGES}/check-installed.sh");
     let enter = enter.arg(&machine).arg("bash").arg(script).arg(format!("/{PACKAGES}"));
     let enter = if mpich.is_ok() { enter.arg(format!("/{MPICH}")) } else { enter };
@@ -87,6 +88,12 @@ pub(super) fn check(place: &Repository, results: &Path, release: &Release) -> Ou
     let remarks = mpich.err().map(|why| format!("MPICH was left out: {why}")).into_iter().collect();
     let note = format!("checks of {} files, version {}", all.len(), release.debian());
     Ok(Findings::new(passed, failed, note).with_remarks(remarks))
+}
+
+/// Returns the options with which unshare(1) gives a program mounts of its own, for this list of mounts. In a machine whose
+/// root is not a mount (chroot), unshare cannot make the mounts private. They need not be, if none of them is shared.
+fn own_mounts(mounts: &str) -> &'static [&'static str] {
+    if mounts.contains(" shared:") { &["--mount"] } else { &["--mount", "--propagation", "unchanged"] }
 }
 
 /// Fails if lintian reports an error.
@@ -144,4 +151,16 @@ fn mpich(place: &Repository, machine: &Path) -> Outcome {
     Program::new("sh").args(["-c", copy, "copy"]).arg(&from).arg(&to).output()?.success()?;
     let compile = Program::new(from.join("bin/mpicc")).args(["-O1", "-o"]).arg(to.join("ring"));
     compile.arg(place.root.join(RING)).output()?.success().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_mounts;
+
+    #[test]
+    fn mounts_are_made_private_if_one_is_shared() {
+        let root = "28 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n";
+        assert_eq!(own_mounts(root), ["--mount", "--propagation", "unchanged"]);
+        assert_eq!(own_mounts(&format!("{root}30 28 0:24 / /sys rw shared:7 - sysfs sysfs rw\n")), ["--mount"]);
+    }
 }
