@@ -33,6 +33,10 @@ check() {
 	fi
 }
 
+fails() {
+	! "$@"
+}
+
 skip() {
 	printf '  skipped %s: %s\n' "$1" "$2"
 	skipped=$((skipped + 1))
@@ -77,6 +81,56 @@ contains() {
 perf() {
 	percale perf --seconds 0.05 --json >"$work/perf" || return
 	grep -q '"transport":"shm"' "$work/perf" && grep -q '"transport":"tcp"' "$work/perf"
+}
+
+# pretend_systemd: from now on there is a systemd, with a systemctl that only records its arguments. For `show` it prints
+# the program that the file exec-start names.
+pretend_systemd() {
+	mkdir -p "$work/pretended" /run/systemd/system
+	cat >"$work/pretended/systemctl" <<-END
+		#!/bin/sh
+		echo "systemctl \$*" >>$work/calls
+		[ "\$1" != show ] || echo "ExecStart={ path=\$(cat $work/exec-start) ; argv[]= }"
+	END
+	cat >"$work/pretended/deb-systemd-invoke" <<-END
+		#!/bin/sh
+		echo "deb-systemd-invoke \$*" >>$work/calls
+	END
+	chmod +x "$work"/pretended/*
+	: >"$work/calls"
+	own_path=$PATH PATH=$work/pretended:$PATH
+}
+
+end_systemd() {
+	PATH=$own_path
+	rmdir /run/systemd/system
+	rmdir /run/systemd 2>/dev/null || true
+}
+
+# stopped_for PROGRAM: the script prerm of the package stops the service, which runs this program.
+stopped_for() {
+	echo "$1" >"$work/exec-start"
+	: >"$work/calls"
+	/var/lib/dpkg/info/pindown-helper.prerm remove || return
+	cat "$work/calls"
+	grep -q '^deb-systemd-invoke stop .*pindown-helper.service' "$work/calls"
+}
+
+# files_of FOLDER...: the names, kinds and sizes of everything there.
+files_of() {
+	find "$@" ! -type d -printf '%p %y %s\n' -o -printf '%p %y\n' 2>/dev/null | sort
+}
+
+# rejected STATUS TEXT COMMAND...: the command fails with this status and this message, and changes no file.
+rejected() {
+	local status=$1 text=$2
+	shift 2
+	files_of /opt /usr/local /etc/systemd >"$work/files"
+	"$@" >"$work/rejected" 2>&1
+	local found=$?
+	cat "$work/rejected"
+	files_of /opt /usr/local /etc/systemd | diff "$work/files" - || return
+	[ $found = "$status" ] && grep -qF -e "$text" "$work/rejected"
 }
 
 echo "on a bare machine:"
@@ -161,6 +215,10 @@ check "apt upgrades the packages" apt install -y "$work"/newer/*.deb
 check "the later revision is installed" contains '-2$' dpkg-query --show --showformat='${Version}\n' percale
 check "files are those of the later revision" sh -c "dpkg --verify $names | tee /dev/stderr | wc -l | grep -qx 0"
 check "percale after the upgrade" percale info
+pretend_systemd
+check "removal stops the service" stopped_for /usr/sbin/pindown-helper
+check "removal does not stop another installation's service" fails stopped_for /usr/local/sbin/pindown-helper
+end_systemd
 check "apt remove" apt remove -y $names
 check "libfabric without the provider" sh -c '! fi_info -p percale'
 # apt does not know packages that are neither installed nor in an archive.
@@ -170,13 +228,62 @@ check "no file is left" nothing_left "$work/before"
 echo "the archive:"
 check "unpack" sh -c "tar -C '$work' -xzf '$packages'/percale-*.tar.gz"
 installer=$(echo "$work"/percale-*/install.sh)
-check "a wrong option is rejected" sh -c "! '$installer' --perfix /opt"
+check "a wrong option is rejected" rejected 2 "unknown option --perfix" "$installer" --perfix /opt
+for folder in '/opt/R&D' '/opt/a b' '/opt/x|y' '/opt/a\nb' '/opt/50%h' '/opt/$x' "/opt/it's" $'/opt/two\nlines'; do
+	check "prefix $(printf %q "$folder") is rejected" rejected 2 "may contain only" "$installer" --prefix "$folder"
+	check "providers $(printf %q "$folder") are rejected" rejected 2 "may contain only" "$installer" --providers "$folder"
+done
+check "a prefix with .. is rejected" rejected 2 "may not contain . or .." "$installer" --prefix /opt/../usr
+check "uninstalling what was not installed is rejected" rejected 1 "nothing is installed in /opt/other" \
+	"$installer" --prefix /opt/other --uninstall
+chmod a+rx "$work"
+mkdir -m 777 /opt/open
+check "without permission nothing is installed" rejected 1 "is not writable: run as root" \
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$installer" --prefix /opt/open --providers /opt/open/lib
+rmdir /opt/open
+mkdir -p /opt/taken/bin/percale
+check "a folder in the place of a file is rejected" rejected 1 "/opt/taken/bin/percale is a folder" \
+	"$installer" --prefix /opt/taken --no-service
+rmdir /opt/taken/bin/percale
+echo mine >/opt/taken/bin/percale
+check "another's file is not replaced" rejected 1 "/opt/taken/bin/percale exists" "$installer" --prefix /opt/taken --no-service
+rm -r /opt/taken
+mkdir -p "$work/dest dir & more/usr/share/doc"
+check "install.sh with CDPATH below another folder" sh -c "cd '$work' && CDPATH='/:$work' sh percale-*/install.sh \
+	--prefix //usr/ --destdir '$work/dest dir & more' && '$work/dest dir & more/usr/bin/percale' --version"
+check "its removal leaves what was there before" sh -c "
+	'$installer' --prefix /usr --destdir '$work/dest dir & more' --uninstall &&
+	cd '$work/dest dir & more' && find . | sort | tr '\n' ' ' | grep -qx '. ./usr ./usr/share ./usr/share/doc '"
+
+pretend_systemd
 check "install.sh" "$installer"
+check "it starts the socket" grep -qx 'systemctl enable --now pindown-helper.socket' "$work/calls"
+check "install.sh again" "$installer"
 check "percale info" /usr/local/bin/percale info
 check "fi_info finds the provider" contains 'provider: percale' fi_info -p percale
 check "C example" sh -c "cc '$work'/percale-*/share/doc/percale/examples/verbs.c \
 	\$(pkg-config --cflags --libs pindown) -o '$work/verbs' && '$work/verbs'"
+: >"$work/calls"
+check "a second service is rejected" rejected 1 "/etc/systemd/system/pindown-helper.service belongs to another" \
+	"$installer" --prefix /opt/other --providers /opt/other/lib
+check "removal of another prefix changes nothing" rejected 1 "nothing is installed in /opt/other" \
+	"$installer" --prefix /opt/other --uninstall
+files_of /usr/local /etc/systemd >"$work/first"
+check "install.sh with another prefix, without the service" \
+	"$installer" --prefix /opt/other --providers /opt/other/lib --no-service
+check "its removal" "$installer" --prefix /opt/other --uninstall
+check "it leaves the first installation" sh -c "[ ! -e /opt/other ] && [ ! -s '$work/calls' ]"
+check "it leaves the first installation's files" diff "$work/first" <(files_of /usr/local /etc/systemd)
 check "install.sh --uninstall" "$installer" --uninstall
+check "it stops the socket and the service" \
+	grep -qx 'systemctl disable --now pindown-helper.socket pindown-helper.service' "$work/calls"
+: >"$work/calls"
+mkdir -p /usr/lib/systemd/system
+touch /usr/lib/systemd/system/pindown-helper.socket
+check "the service of a package is not replaced" rejected 1 "/pindown-helper.socket belongs to another" "$installer"
+check "nor stopped" sh -c "! '$installer' --uninstall && [ ! -s '$work/calls' ]"
+rm /usr/lib/systemd/system/pindown-helper.socket
+end_systemd
 check "no file is left" nothing_left "$work/before"
 
 printf '%s passed, %s failed, %s skipped\n' $passed $failed $skipped

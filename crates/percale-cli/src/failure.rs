@@ -41,6 +41,9 @@ pub(crate) enum Failure {
     /// The diagnosis found that percale cannot work.
     #[error("something essential is missing: {0}")]
     EssentialMissing(String),
+    /// The diagnosis is incomplete, or could not be written.
+    #[error("{0}")]
+    Undiagnosed(String),
     /// A registration cache was incorrect or could not be tested.
     #[error("{0}")]
     Torture(String),
@@ -74,10 +77,11 @@ impl Failure {
         move |error| Self::System { what: what.into(), source: error.into() }
     }
 
-    /// Returns the exit code: 2 for invalid usage, 1 otherwise.
+    /// Returns the exit code: 2 for invalid usage, 3 for a diagnosis without a result, 1 otherwise.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            Self::Undiagnosed(_) => 3,
             _ => 1,
         }
     }

@@ -2,6 +2,9 @@
 //! diagnoses a machine, measures speed, copies files between machines, tests the registration cache, and generates its
 //! manual pages.
 
+// `output` prints without a panic if the file, pipe or terminal cannot be written.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -29,6 +32,7 @@ mod round;
 mod row;
 mod serve;
 mod signals;
+mod stack;
 mod statistics;
 mod subject;
 mod table;
@@ -39,6 +43,10 @@ mod worker;
 
 fn main() -> ExitCode {
     signals::ignore_file_size();
+    stack::with_enough(command)
+}
+
+fn command() -> ExitCode {
     // On invalid usage, `parse` prints clap's message and exits with code 2.
     let args = Args::parse();
     let done = match &args.subcommand {
@@ -65,7 +73,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("percale: {}", transfer::visible::lines(&error.to_string()));
+            output::say(&format!("percale: {}", transfer::visible::lines(&error.to_string())));
             ExitCode::from(error.exit_code())
         }
     }

@@ -4,13 +4,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::{Failure, Result};
 
-/// Prints to standard output. Unlike `println!`, it does not panic if the reader has closed the pipe.
+/// Prints to standard output. Unlike `println!`, it does not panic if the pipe is closed or the disk is full.
 pub(crate) fn print_line(text: &str) -> Result<()> {
     use std::io::Write;
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
 }
 
-/// Prints to standard error. Errors are ignored, because they must not affect the clients of a server.
+/// Prints to standard error. Unlike `eprintln!`, it does not panic. Errors are ignored: they cannot be reported, and
+/// must not affect the clients of a server.
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");

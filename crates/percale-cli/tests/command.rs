@@ -79,6 +79,34 @@ fn unreachable_address_exits_with_1() {
     assert!(text(&output.stderr).contains("connecting to 127.0.0.1:1"), "{}", text(&output.stderr));
 }
 
+/// A panic would exit with 101, and without a message.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_percale"));
+        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    for arguments in [["info"].as_slice(), &["info", "--json"]] {
+        let output = command(arguments).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("writing the results: No space left on device"), "{error}");
+    }
+    // The message cannot be written either.
+    for (arguments, code) in [
+        (["perf", "127.0.0.1:1"].as_slice(), 1),
+        (&["generate", "/dev/null"], 1),
+        (&["cp", "127.0.0.1:1/a", "/dev/null/b"], 1),
+        (&["serve", "/dev/null"], 1),
+        (&["perf", "--size", "12", "--op", "put-latency"], 2),
+    ] {
+        let status = command(arguments).stdout(full()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
 #[test]
 fn generated_files_are_listed() {
     let directory = std::env::temp_dir().join(format!("percale-generated-{}", std::process::id()));

@@ -56,7 +56,7 @@ enum pindown_access {
 	/* Peers write the memory. Implies no other right; a device may also require PINDOWN_LOCAL_WRITE. */
 	PINDOWN_REMOTE_WRITE = 1 << 2,
 	/* Peers perform atomic operations on the memory. */
-	PINDOWN_REMOTE_ATOMIC = 1 << 3,
+	PINDOWN_REMOTE_ATOMIC = 1 << 3
 };
 
 /* ---- the registrar: pins and unpins memory; implemented by the application -------------------------------------------- */
@@ -365,7 +365,7 @@ enum pindown_reason {
 	/* The memory changed, or may have changed, while it was being registered. */
 	PINDOWN_CHANGED = 5,
 	/* The monitor may have missed changes, so no more registrations are kept. */
-	PINDOWN_MONITOR_ENDED = 6,
+	PINDOWN_MONITOR_ENDED = 6
 };
 
 /* Returns a reason as text; null for an unknown one. Any thread. */

@@ -147,6 +147,30 @@ fn c_example_registers_once_for_many_transfers() {
     assert!(printed.contains("ibv_reg_mr was called 1 times for 1000 sends"), "{printed}");
 }
 
+/// Programs include the header with the strictest settings of old and new compilers.
+#[test]
+fn header_is_valid_in_every_version_of_c_and_cpp() {
+    let header = package().join("include/pindown.h");
+    let standards = [
+        ("cc", "c", "gnu89"),
+        ("cc", "c", "c99"),
+        ("cc", "c", "c11"),
+        ("c++", "c++", "c++98"),
+        ("c++", "c++", "c++11"),
+        ("c++", "c++", "c++20"),
+    ];
+    for (compiler, language, standard) in standards {
+        let mut command = Command::new(compiler);
+        command.args(["-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror", "-x", language]);
+        command.arg(format!("-std={standard}")).arg("-include").arg(&header).arg("/dev/null");
+        let Ok(output) = command.output() else {
+            eprintln!("SKIPPED ({compiler}) the header in {standard}: {compiler} is not installed");
+            continue;
+        };
+        assert!(output.status.success(), "{standard}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn every_function_of_the_header_is_exported_and_used() {
     let declared = declared();

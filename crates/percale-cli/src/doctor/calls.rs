@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 
-use super::finding::{Finding, ProbeLine, Report};
+use super::finding::{Finding, ProbeLine, Remedy, Report};
 use super::surroundings::{CAP_BPF, CAP_SYS_ADMIN, Surroundings};
 
 /// All bits of an argument.
@@ -97,6 +97,10 @@ fn membarrier(surroundings: &Surroundings) -> Finding {
 
 /// Judges the filter by the calls that it rejects, and those that ended a process.
 pub(super) fn filter(denied: &[String], killing: &[String], surroundings: &Surroundings) -> Finding {
+    if !surroundings.has_proc {
+        let remedy = Remedy::new("Show whether a filter is active:", ["grep Seccomp /proc/self/status".to_owned()]);
+        return Finding::unknown("seccomp", "not checked: /proc/self/status cannot be read", remedy);
+    }
     if !surroundings.is_filtered {
         return Finding::works("seccomp", "no system call filter");
     }
@@ -153,6 +157,8 @@ mod tests {
         let calls = ["bpf".to_owned(), "userfaultfd".to_owned()];
         assert_eq!(filter(&[], &[], &Surroundings::example()).state, State::Works);
         assert_eq!(filter(&[], &[], &user).state, State::Works);
+        let no_proc = Surroundings { has_proc: false, ..Surroundings::example() };
+        assert_eq!(filter(&[], &[], &no_proc).state, State::Unknown);
         let found = filter(&calls, &calls[..1], &user);
         assert_eq!(found.state, State::Limited);
         assert_eq!(found.detail, "a system call filter rejects bpf, userfaultfd, and ends processes that call bpf");

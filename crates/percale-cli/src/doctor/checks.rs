@@ -60,6 +60,9 @@ impl Check {
 /// The check of the system call filter, which causes problems of all others.
 pub(super) const FILTER: &str = "seccomp";
 
+/// The check of /proc.
+pub(super) const PROC: &str = "proc";
+
 use Area::{Cache, Devices, Libfabric, Network, SharedMemory, System};
 
 /// All checks, in the order of the table. Causes precede the checks that they affect.
@@ -67,12 +70,14 @@ pub(super) const CHECKS: &[Check] = &[
     check("kernel", System),
     check("user", System),
     check("container", System),
+    check(PROC, System),
     check(FILTER, System),
     check("user-namespaces", System).calls(&["unshare"]),
     check("open-files", System),
     check("threads", System),
     check("file-size", System),
     check("address-space", System),
+    check("stack-size", System),
     check("locked-memory", System),
     check("dev-shm", System),
     check("memfd", SharedMemory).calls(&["memfd_create", "eventfd2"]).causes(&[
@@ -127,8 +132,12 @@ pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
         if is_filtered && check.calls.iter().any(|call| denied.iter().any(|denied| denied == call)) {
             found.cause = Some(FILTER.into());
         } else if found.cause.is_none() {
-            found.cause =
-                check.causes.iter().find(|cause| problems.iter().any(|name| name == *cause)).map(|&it| it.into());
+            let is_problem = |name: &str| problems.iter().any(|problem| problem == name);
+            // Shared memory, the caches and most libraries read /proc.
+            let needs_proc = !matches!(check.area, System | Network) || found.state == State::Unknown;
+            let needed = (needs_proc && check.name != PROC).then_some(PROC);
+            let mut causes = exhausted(&found.detail).into_iter().chain(needed).chain(check.causes.iter().copied());
+            found.cause = causes.find(|cause| is_problem(cause)).map(str::to_owned);
         }
         if found.cause.is_some() {
             found.remedy = None;
@@ -141,6 +150,19 @@ pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
     {
         (helper.state, helper.remedy, helper.cause) = (State::Absent, None, None);
     }
+}
+
+/// The errors of calls at a limit of the process, and the checks of these limits.
+const EXHAUSTED: [(i32, &str); 4] = [
+    (libc::EMFILE, "open-files"),
+    (libc::EAGAIN, "threads"),
+    (libc::ENOMEM, "address-space"),
+    (libc::EFBIG, "file-size"),
+];
+
+/// Returns the limit that a problem's text names with the number of a system error.
+fn exhausted(detail: &str) -> Option<&'static str> {
+    EXHAUSTED.iter().find(|(error, _)| detail.contains(&format!("(os error {error})"))).map(|(_, check)| *check)
 }
 
 #[cfg(test)]
@@ -202,6 +224,33 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(causes(&["loopback", "tcp"], &[]), [cause("loopback", None), cause("tcp", Some("loopback"))]);
+    }
+
+    #[test]
+    fn a_low_limit_is_the_cause_of_its_error() {
+        let unknown =
+            |check: &str, detail: &str| Finding::unknown(check, detail, Remedy::new("", ["command".to_owned()]));
+        for (error, limit) in EXHAUSTED {
+            let detail = std::io::Error::from_raw_os_error(error).to_string();
+            let mut findings = vec![problem(limit), unknown("tcp", &detail), unknown("cuda", "killed")];
+            attribute(&mut findings, &[]);
+            let causes: Vec<_> = findings.iter().map(|found| found.cause.as_deref()).collect();
+            assert_eq!(causes, [None, Some(limit), None], "{detail}");
+            // The limit of the process is sufficient: it is not the cause.
+            let mut findings = vec![unknown("tcp", &detail)];
+            attribute(&mut findings, &[]);
+            assert!(findings[0].is_root() && findings[0].remedy.is_some(), "{detail}");
+        }
+    }
+
+    #[test]
+    fn without_proc_there_is_one_root() {
+        let found = causes(&["proc", "descriptor-passing", "shared-memory", "userfaultfd"], &[]);
+        let because = |check| cause(check, Some("proc"));
+        let expected = [cause("proc", None), because("descriptor-passing"), because("shared-memory")];
+        assert_eq!(found, [expected.as_slice(), &[because("userfaultfd")]].concat());
+        // The network does not need it.
+        assert_eq!(causes(&["proc", "loopback"], &[]), [cause("proc", None), cause("loopback", None)]);
     }
 
     #[test]

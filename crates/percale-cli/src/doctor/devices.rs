@@ -7,7 +7,7 @@ use percale::device::{BufferTable, DeviceError, Interface};
 use percale::{Info, TransportKind};
 
 use super::finding::{Finding, Remedy};
-use super::surroundings::Surroundings;
+use super::surroundings::{Container, Surroundings};
 
 /// The names of the devices that the kernel has, for a machine without libibverbs as well.
 const RDMA_DEVICES: &str = "/sys/class/infiniband";
@@ -83,7 +83,10 @@ fn without_cuda(reason: &str, has_device: bool, surroundings: &Surroundings) -> 
     if !has_device {
         return Finding::absent("cuda", reason);
     }
-    let remedy = match surroundings.container.and_then(|container| container.started_with("--gpus all")) {
+    // Podman gets the devices from the files of nvidia-ctk (CDI).
+    let podman = surroundings.container == Some(Container::Podman);
+    let option = if podman { "--device nvidia.com/gpu=all" } else { "--gpus all" };
+    let remedy = match surroundings.container.and_then(|container| container.started_with(option)) {
         Some(command) => Remedy::new("Start the container with the driver and the devices:", [command]),
         None => Remedy::new(
             "Install the driver's library, in the version of the kernel's module:",
@@ -96,7 +99,6 @@ fn without_cuda(reason: &str, has_device: bool, surroundings: &Surroundings) -> 
 #[cfg(test)]
 mod tests {
     use super::super::finding::State;
-    use super::super::surroundings::Container;
     use super::*;
 
     #[test]
@@ -105,6 +107,11 @@ mod tests {
         assert_eq!(unusable(&[], false, "no RDMA device found", &user).state, State::Absent);
         assert_eq!(without_cuda("no libcuda.so.1", false, &user).state, State::Absent);
         assert_eq!(without_cuda("no libcuda.so.1", true, &user).state, State::Missing);
+        for (container, option) in [(Container::Docker, "--gpus"), (Container::Podman, "--device nvidia.com/gpu=all")] {
+            let inside = Surroundings { container: Some(container), ..user.clone() };
+            let remedy = without_cuda("no libcuda.so.1", true, &inside).remedy.unwrap();
+            assert!(remedy.commands[0].contains(option), "{remedy:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Checks of the kernel, the user and the container.
 
+use super::checks::PROC;
 use super::finding::{Finding, Remedy};
 use super::surroundings::{Container, Surroundings};
 use crate::units;
@@ -7,9 +8,9 @@ use crate::units;
 /// The oldest kernel that percale is tested with.
 const OLDEST: (u32, u32) = (6, 1);
 
-/// Returns the kernel, the user and the container.
+/// Returns the kernel, the user, the container and /proc.
 pub(super) fn findings(surroundings: &Surroundings) -> Vec<Finding> {
-    vec![kernel(surroundings), user(surroundings), container(surroundings)]
+    vec![kernel(surroundings), user(surroundings), container(surroundings), proc(surroundings)]
 }
 
 fn kernel(surroundings: &Surroundings) -> Finding {
@@ -49,10 +50,26 @@ fn container(surroundings: &Surroundings) -> Finding {
     Finding::works("container", detail)
 }
 
+/// Checks the file system with the properties of processes.
+fn proc(surroundings: &Surroundings) -> Finding {
+    if surroundings.has_proc {
+        return Finding::works(PROC, "mounted");
+    }
+    let remedy = Remedy::new("Mount it:", [surroundings.as_root("mount -t proc proc /proc")]);
+    Finding::missing(PROC, "not mounted: shared memory, caches and the other checks read /proc/self", remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::finding::State;
     use super::*;
+
+    #[test]
+    fn without_proc_the_remedy_mounts_it() {
+        let found = proc(&Surroundings { has_proc: false, ..Surroundings::example() });
+        assert_eq!((found.state, found.check.as_str()), (State::Missing, PROC));
+        assert_eq!(found.remedy.unwrap().commands, ["sudo mount -t proc proc /proc"]);
+    }
 
     #[test]
     fn an_old_kernel_is_a_restriction_with_a_remedy() {

@@ -16,12 +16,14 @@ pub(super) enum State {
     Missing,
     /// The machine does not have it, and percale works without it.
     Absent,
+    /// It could not be checked.
+    Unknown,
 }
 
 impl State {
     /// Returns whether something can be mended.
     pub(super) const fn is_problem(self) -> bool {
-        matches!(self, Self::Limited | Self::Missing)
+        matches!(self, Self::Limited | Self::Missing | Self::Unknown)
     }
 
     /// Returns the word for the table.
@@ -31,6 +33,7 @@ impl State {
             Self::Limited => "partly",
             Self::Missing => "no",
             Self::Absent => "-",
+            Self::Unknown => "?",
         }
     }
 }
@@ -85,9 +88,19 @@ impl Finding {
         Self::new(check, State::Missing, detail, Some(remedy))
     }
 
+    /// The result of a check that could not be made.
+    pub(super) fn unknown(check: &str, detail: impl Into<String>, remedy: Remedy) -> Self {
+        Self::new(check, State::Unknown, detail, Some(remedy))
+    }
+
+    /// Returns this problem with its cause in another check, which has the remedy.
+    pub(super) fn because_of(self, cause: &str) -> Self {
+        Self { cause: Some(cause.into()), remedy: None, ..self }
+    }
+
     /// The result of a check whose failure has its cause, and its remedy, in another check.
     pub(super) fn dependent(check: &str, detail: impl Into<String>, cause: &str) -> Self {
-        Self { cause: Some(cause.into()), ..Self::new(check, State::Missing, detail, None) }
+        Self::new(check, State::Missing, detail, None).because_of(cause)
     }
 
     /// Returns whether this is a problem whose cause is here.
@@ -120,6 +133,8 @@ pub(super) enum ProbeLine {
     Trying(String),
     /// The system rejected the call, although its kernel has it.
     Denied(String),
+    /// An error ended the checks. The checks that have no finding could not be made.
+    Failed(String),
     Done,
 }
 

@@ -1,9 +1,9 @@
 //! `percale doctor`: what of percale works on this machine and why not, and the command that mends each problem.
 //!
-//! The [`checks`] are a list of data. Processes of their own make them, a group each ([`probe`]), because a check may
-//! end its process, and write [`finding`]s. [`diagnosis`] starts these processes and puts the findings together;
-//! [`checks::attribute`] finds the causes, so that a machine with one fault has one item to mend, however many checks
-//! fail. [`report`] prints the results. Remedies depend on the [`surroundings`].
+//! The [`checks`] are a list of data. Processes of their own make most of them, a group each ([`probe`]), because a
+//! check may end its process, and write [`finding`]s. [`diagnosis`] starts these processes and puts the findings
+//! together; [`checks::attribute`] finds the causes, so that a machine with one fault has one item to mend, however
+//! many checks fail. [`report`] prints the results. Remedies depend on the [`surroundings`].
 //!
 //! Checks try the operation that percale makes and do not judge by version numbers, as discovery does
 //! (`percale::Info`), whose results they contain. The groups:
@@ -45,18 +45,25 @@ pub(crate) const PART: &str = "doctor-part";
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Fails if something essential is missing.
+/// Fails if something essential is missing or could not be checked, or if the results cannot be written.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let diagnosis = Diagnosis::make(&args.libfabric);
-    if args.json {
-        for line in report::lines(&diagnosis) {
-            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+    print(&diagnosis, args.json).map_err(|error| Failure::Undiagnosed(error.to_string()))?;
+    match (&diagnosis.essential_missing()[..], &diagnosis.essential_unknown()[..]) {
+        ([], []) => Ok(()),
+        ([], unknown) => {
+            Err(Failure::Undiagnosed(format!("something essential was not checked: {}", unknown.join(", "))))
         }
-    } else {
-        print_line(&report::text(&diagnosis))?;
+        (missing, _) => Err(Failure::EssentialMissing(missing.join(", "))),
     }
-    match diagnosis.essential_missing()[..] {
-        [] => Ok(()),
-        ref missing => Err(Failure::EssentialMissing(missing.join(", "))),
+}
+
+fn print(diagnosis: &Diagnosis, json: bool) -> Result<()> {
+    if !json {
+        return print_line(&report::text(diagnosis));
     }
+    for line in report::lines(diagnosis) {
+        print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+    }
+    Ok(())
 }

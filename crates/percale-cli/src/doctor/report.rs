@@ -39,6 +39,8 @@ pub(super) enum DoctorLine<'a> {
     Summary {
         /// The essential checks that found that something is missing.
         essential_missing: Vec<&'a str>,
+        /// The essential checks that could not be made.
+        essential_unknown: Vec<&'a str>,
         /// The checks with a remedy, the most important first.
         to_mend: Vec<&'a str>,
     },
@@ -66,6 +68,7 @@ pub(super) fn lines(diagnosis: &Diagnosis) -> Vec<DoctorLine<'_>> {
     });
     let summary = DoctorLine::Summary {
         essential_missing: diagnosis.essential_missing(),
+        essential_unknown: diagnosis.essential_unknown(),
         to_mend: diagnosis.roots().into_iter().map(|found| found.check.as_str()).collect(),
     };
     checks.chain(libraries).chain([summary]).collect()
@@ -119,7 +122,7 @@ fn to_mend(diagnosis: &Diagnosis) -> String {
             text.push_str(&format!("\n       {command}"));
         }
     }
-    if diagnosis.essential_missing().is_empty() {
+    if diagnosis.essential_missing().is_empty() && diagnosis.essential_unknown().is_empty() {
         text.push_str("\nNothing essential is missing.");
     }
     text

@@ -1,7 +1,10 @@
 //! Checks of the limits of the process (ulimit), and of /dev/shm.
 
 use std::fs;
+use std::io;
 
+use rustix::fs::{Mode, OFlags, open, statvfs, unlink};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::finding::{Finding, Remedy};
@@ -14,7 +17,8 @@ struct Limit {
     resource: Resource,
     /// A lower limit is a restriction.
     least: u64,
-    /// The option of ulimit, and the name in limits.conf(5). Docker's `--ulimit` uses the same names.
+    /// The option of ulimit, and the name in limits.conf(5). The option `--ulimit` of Docker and Podman uses the same
+    /// names, but does not know `as`.
     flag: char,
     name: &'static str,
     /// What the limit applies to.
@@ -23,7 +27,7 @@ struct Limit {
     is_bytes: bool,
 }
 
-const LIMITS: [Limit; 4] = [
+const LIMITS: [Limit; 5] = [
     Limit {
         check: "open-files",
         resource: Resource::Nofile,
@@ -58,6 +62,15 @@ const LIMITS: [Limit; 4] = [
         flag: 'v',
         name: "as",
         meaning: "a process maps the shared memory of its peers",
+        is_bytes: true,
+    },
+    Limit {
+        check: "stack-size",
+        resource: Resource::Stack,
+        least: 1 << 20,
+        flag: 's',
+        name: "stack",
+        meaning: "the calls of a program and its libraries use the stack of the calling thread",
         is_bytes: true,
     },
 ];
@@ -128,6 +141,11 @@ fn raise(limit: &Limit, maximum: Option<u64>, surroundings: &Surroundings) -> Re
         let advice = "Raise the limit in the shell that starts the program:";
         return Remedy::new(advice, [format!("ulimit -{flag} {value}")]);
     }
+    if limit.resource == Resource::As
+        && let Some(remedy) = raise_outside(surroundings)
+    {
+        return remedy;
+    }
     let wanted = if limit.is_bytes { "unlimited".to_owned() } else { MANY.to_string() };
     let docker = if limit.is_bytes { "-1" } else { &wanted };
     let option = format!("--ulimit {name}={docker}:{docker}");
@@ -142,33 +160,85 @@ fn raise(limit: &Limit, maximum: Option<u64>, surroundings: &Surroundings) -> Re
     Remedy::new(advice, [format!("echo '* - {name} {wanted}' | {write}")])
 }
 
-/// Checks /dev/shm, which MPI libraries use and percale does not.
-fn shared_files(surroundings: &Surroundings) -> Finding {
-    let size = rustix::fs::statvfs("/dev/shm").map(|found| found.f_blocks.saturating_mul(found.f_frsize));
-    judge_shared_files(size.map_err(std::io::Error::from).map_err(|error| error.to_string()), surroundings)
+/// Returns what raises a limit for which container programs have no option: a container inherits it.
+fn raise_outside(surroundings: &Surroundings) -> Option<Remedy> {
+    match surroundings.container? {
+        Container::Docker => Some(Remedy::new(
+            "docker run has no option for this limit. Set LimitAS=infinity in the section [Service] of the service \
+             that starts containers, on the host:",
+            ["sudo systemctl edit containerd", "sudo systemctl restart containerd"].map(str::to_owned),
+        )),
+        Container::Podman => Some(Remedy::new(
+            "podman run has no option for this limit. Raise it in the shell that starts the container:",
+            ["ulimit -v unlimited", "podman run IMAGE"].map(str::to_owned),
+        )),
+        Container::Kubernetes | Container::Apptainer | Container::Other => None,
+    }
 }
 
-fn judge_shared_files(size: Result<u64, String>, surroundings: &Surroundings) -> Finding {
-    let users = "percale does not use it, but MPI libraries do";
-    let detail = match size {
-        Ok(bytes) if bytes >= SHARED_FILES => {
-            return Finding::works("dev-shm", format!("{} in /dev/shm; {users}", rounded(bytes)));
+/// The directory of memory that MPI libraries share. percale does not use it.
+const SHARED: &str = "/dev/shm";
+
+/// Checks the size of /dev/shm, and makes a file in it.
+fn shared_files(surroundings: &Surroundings) -> Finding {
+    let size = statvfs(SHARED).map(|found| found.f_blocks.saturating_mul(found.f_frsize));
+    judge_shared_files(size.and_then(|size| write_file(SHARED).map(|()| size)), size.ok(), surroundings)
+}
+
+/// Writes to a file in a directory. No file remains.
+fn write_file(directory: &str) -> Result<(), Errno> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let file = match open(directory, flags | OFlags::TMPFILE, mode) {
+        // The file system has no files without a name.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let path = format!("{directory}/percale-doctor-{}", std::process::id());
+            let file = open(path.as_str(), flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+            unlink(path.as_str())?;
+            file
         }
-        Ok(bytes) => format!("only {} in /dev/shm; {users}", rounded(bytes)),
-        Err(error) => format!("/dev/shm cannot be used ({error}); {users}"),
+        opened => opened?,
     };
-    let remedy = match surroundings.container.and_then(|container| container.started_with("--shm-size 1g")) {
-        Some(command) => Remedy::new("Start the container with a larger /dev/shm:", [command]),
+    rustix::io::write(file, &[0]).map(drop)
+}
+
+/// Judges the size of /dev/shm after a file was written, or the error. `size` is known also if the write failed.
+fn judge_shared_files(written: Result<u64, Errno>, size: Option<u64>, surroundings: &Surroundings) -> Finding {
+    let users = "percale does not use it, but MPI libraries do";
+    let detail = match written {
+        Ok(bytes) if bytes >= SHARED_FILES => {
+            return Finding::works("dev-shm", format!("{} in {SHARED}; {users}", rounded(bytes)));
+        }
+        Ok(bytes) => format!("only {} in {SHARED}; {users}", rounded(bytes)),
+        Err(error) => format!("no file can be made in {SHARED}: {}; {users}", io::Error::from(error)),
+    };
+    let mend = |advice: &str, command: &str| Remedy::new(advice, [surroundings.as_root(command)]);
+    let remedy = match written {
+        // A container does not choose the permissions.
+        Err(Errno::ACCESS | Errno::PERM) => mend("Let every user make files in it:", "chmod 1777 /dev/shm"),
+        Err(Errno::NOSPC | Errno::DQUOT) if size >= Some(SHARED_FILES) => {
+            mend("Remove the files that programs have left there. This lists them:", "ls -lS /dev/shm")
+        }
+        _ => larger_shared_files(written.err(), surroundings),
+    };
+    Finding::limited("dev-shm", detail, remedy)
+}
+
+/// Returns what mounts a larger /dev/shm, or another one if it has an error.
+fn larger_shared_files(error: Option<Errno>, surroundings: &Surroundings) -> Remedy {
+    let mend = |advice: &str, command: &str| Remedy::new(advice, [surroundings.as_root(command)]);
+    match surroundings.container.and_then(|container| container.started_with("--shm-size 1g")) {
+        Some(command) => Remedy::new("Start the container with a /dev/shm of this size:", [command]),
         None if surroundings.container == Some(Container::Kubernetes) => Remedy::new(
             "Mount an emptyDir of medium Memory at /dev/shm of the pod:",
             ["kubectl edit deployment NAME".to_owned()],
         ),
-        None => Remedy::new(
-            "Enlarge /dev/shm, here to half of the memory:",
-            [surroundings.as_root("mount -o remount,size=50% /dev/shm")],
-        ),
-    };
-    Finding::limited("dev-shm", detail, remedy)
+        None => match error {
+            Some(Errno::ROFS) => mend("Permit writes:", "mount -o remount,rw /dev/shm"),
+            Some(Errno::NOENT) => mend("Mount it:", "mount --mkdir -t tmpfs tmpfs /dev/shm"),
+            _ => mend("Enlarge /dev/shm, here to half of the memory:", "mount -o remount,size=50% /dev/shm"),
+        },
+    }
 }
 
 /// Formats a size without its last digits.
@@ -210,6 +280,39 @@ mod tests {
     }
 
     #[test]
+    fn docker_and_podman_know_the_names_of_the_limits() {
+        // The names that their option --ulimit accepts (github.com/docker/go-units).
+        const KNOWN: [&str; 15] = [
+            "core",
+            "cpu",
+            "data",
+            "fsize",
+            "locks",
+            "memlock",
+            "msgqueue",
+            "nice",
+            "nofile",
+            "nproc",
+            "rss",
+            "rtprio",
+            "rttime",
+            "sigpending",
+            "stack",
+        ];
+        for container in [Container::Docker, Container::Podman] {
+            let inside = Surroundings { container: Some(container), ..Surroundings::example() };
+            for limit in LIMITS.iter().chain([&LOCKED]) {
+                let remedy = judge(limit, &at(1, Some(1)), &inside).remedy.unwrap();
+                let commands = remedy.commands.join("\n");
+                match commands.split_once("--ulimit ") {
+                    Some((_, option)) => assert!(KNOWN.contains(&option.split('=').next().unwrap()), "{commands}"),
+                    None => assert!(limit.name == "as" && remedy.advice.contains("no option"), "{remedy:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
     fn an_rdma_device_needs_more_locked_memory() {
         let user = Surroundings::example();
         let usual = at(8 << 20, Some(8 << 20));
@@ -230,10 +333,24 @@ mod tests {
     #[test]
     fn a_small_dev_shm_is_a_restriction() {
         let user = Surroundings::example();
-        assert_eq!(judge_shared_files(Ok(64 << 20), &user).state, State::Works);
-        let small = judge_shared_files(Ok(64 << 10), &user);
+        let size = 64 << 20;
+        assert_eq!(judge_shared_files(Ok(size), Some(size), &user).state, State::Works);
+        let small = judge_shared_files(Ok(64 << 10), Some(64 << 10), &user);
         assert!(small.state == State::Limited && small.detail.starts_with("only 64 KiB"), "{small:?}");
-        assert!(judge_shared_files(Err("not found".into()), &user).detail.contains("not found"));
+        for (error, size, command) in [
+            (Errno::ROFS, Some(size), "mount -o remount,rw /dev/shm"),
+            (Errno::ACCESS, Some(size), "chmod 1777 /dev/shm"),
+            (Errno::NOSPC, Some(size), "ls -lS /dev/shm"),
+            (Errno::NOSPC, Some(4096), "mount -o remount,size=50% /dev/shm"),
+            (Errno::NOENT, None, "mount --mkdir -t tmpfs tmpfs /dev/shm"),
+        ] {
+            let found = judge_shared_files(Err(error), size, &user);
+            assert!(found.detail.contains(&io::Error::from(error).to_string()), "{found:?}");
+            assert_eq!(
+                (found.state, found.remedy.unwrap().commands),
+                (State::Limited, vec![format!("sudo {command}")])
+            );
+        }
         assert_eq!(rounded((5 << 30) + 12_345), "5120 MiB");
     }
 }

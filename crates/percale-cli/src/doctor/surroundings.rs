@@ -73,6 +73,8 @@ pub(super) struct Surroundings {
     pub(super) in_user_namespace: bool,
     /// The major and minor version of the kernel.
     pub(super) kernel: (u32, u32),
+    /// Whether /proc is mounted. Without it, the fields that are read from it have the values of an ordinary user.
+    pub(super) has_proc: bool,
     /// Whether a system call filter (seccomp) is active.
     pub(super) is_filtered: bool,
     /// The effective capabilities, as bits.
@@ -89,6 +91,7 @@ impl Surroundings {
             user: rustix::process::geteuid().as_raw(),
             in_user_namespace: is_below(&read("/proc/self/uid_map")),
             kernel: version(&rustix::system::uname().release().to_string_lossy()),
+            has_proc: !status.is_empty(),
             is_filtered: field(&status, "Seccomp").is_some_and(|mode| mode != "0"),
             capabilities: capabilities.unwrap_or(0),
         }
@@ -161,6 +164,7 @@ impl Surroundings {
             user: 1000,
             in_user_namespace: false,
             kernel: (6, 12),
+            has_proc: true,
             is_filtered: false,
             capabilities: 0,
         }

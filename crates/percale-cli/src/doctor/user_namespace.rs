@@ -1,8 +1,9 @@
 //! Check of user namespaces. percale does not need them, but rootless containers (Podman, Apptainer) do.
 
-#![expect(unsafe_code, reason = "unshare(2) has no safe wrapper; the block states its own reason")]
+#![expect(unsafe_code, reason = "unshare(2) and fork(2) have no safe wrappers; each block states its own reason")]
 
 use std::fs;
+use std::io;
 
 use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
@@ -12,16 +13,52 @@ use super::surroundings::Surroundings;
 
 const CHECK: &str = "user-namespaces";
 
-/// Makes a user namespace for this process, which ends after the check.
-pub(super) fn finding(surroundings: &Surroundings) -> Finding {
-    // SAFETY: the flag changes no table of descriptors, and this process has one thread.
-    match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) } {
+/// Makes a user namespace for a child process.
+///
+/// # Errors
+/// Fails if the child cannot be made.
+pub(super) fn finding(surroundings: &Surroundings) -> io::Result<Finding> {
+    Ok(match unshare_in_child()? {
         Ok(()) => Finding::works(CHECK, "a process may create one"),
         Err(error) => {
             let setting = fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_default();
             refused(error, setting.trim() == "0", surroundings)
         }
+    })
+}
+
+/// Makes the call in a child, because the kernel permits it only to a process with one thread. This process has
+/// another one if its stack is small. Ends this process if the call ends the child.
+fn unshare_in_child() -> io::Result<Result<(), Errno>> {
+    // SAFETY: the child makes two system calls. It does not allocate, and takes no lock that a thread of its parent may
+    // have held.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: the flag changes no table of descriptors, and the child has one thread.
+            let made = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) };
+            // SAFETY: the call ends the child, and runs no code of its parent. Error numbers are below 256.
+            unsafe { libc::_exit(made.map_or_else(Errno::raw_os_error, |()| 0)) }
+        }
+        child => child,
+    };
+    let mut status = 0;
+    // SAFETY: the kernel may write the status to the given variable.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
+    if libc::WIFSIGNALED(status) {
+        // The parent of this process finds out that a filter ends processes by this signal. SAFETY: the call sends a
+        // signal to this thread.
+        unsafe { libc::raise(libc::WTERMSIG(status)) };
+    }
+    Ok(match libc::WEXITSTATUS(status) {
+        0 => Ok(()),
+        error => Err(Errno::from_raw_os_error(error)),
+    })
 }
 
 fn refused(error: Errno, is_turned_off: bool, surroundings: &Surroundings) -> Finding {

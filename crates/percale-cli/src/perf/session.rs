@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::limits::shared::Shared;
+use crate::output::say;
 use crate::round::{MessageShape, Round};
 use crate::statistics::Samples;
 use crate::subject::{DynSubject, SubjectKind};
@@ -65,7 +66,7 @@ impl Session {
         let processors = processors::allowed()?;
         let pair = processors.first().copied().zip(processors.get(1).copied());
         if pair.is_none() {
-            eprintln!("There is only one processor: both processes share it, so all times include context switches.");
+            say("There is only one processor: both processes share it, so all times include context switches.");
         }
         let what = "starting the second process";
         let memory = Shared::create(longest.max(ring::BUFFER))?;

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::args::PerfArgs;
 use crate::failure::{Failure, Result};
-use crate::output::{print_line, progress_bar};
+use crate::output::{print_line, progress_bar, say};
 use crate::table::RULED;
 use crate::units;
 
@@ -278,7 +278,7 @@ fn time_pinning(timer: &Timer, table: &BufferTable, range: pindown::Range) -> (f
 }
 
 fn tracing_error(error: &std::io::Error) {
-    eprintln!("io_uring fixed buffers are not available: {error}");
+    say(&format!("io_uring fixed buffers are not available: {error}"));
 }
 
 /// The results of checking random keys, and the minimum time that the machine needs for it.

@@ -38,6 +38,18 @@ impl ProgramCopy {
     }
 }
 
+/// A user, and its group, that has no processes. The kernel counts the threads of a user in all processes.
+const ALONE: &str = "4000002";
+
+impl ProgramCopy {
+    /// Runs the copy as a user without other processes, after a command that sets limits.
+    fn diagnose_alone(&self, limits: &[&str]) -> Diagnosis {
+        let (user, group) = (format!("--reuid={ALONE}"), format!("--regid={ALONE}"));
+        let through = [limits, &["setpriv", &user, &group, "--clear-groups"]].concat();
+        Diagnosis::of(&mut doctor(&through, &self.0.join("percale")))
+    }
+}
+
 impl Drop for ProgramCopy {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).ok();
@@ -85,6 +97,82 @@ fn mounts() -> &'static [&'static str] {
     let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let is_shared = all.contains(" shared:");
     if is_shared { &["unshare", "--mount"] } else { &["unshare", "--mount", "--propagation", "unchanged"] }
+}
+
+#[test]
+fn dev_shm_that_cannot_be_written() {
+    if !is_root("a /dev/shm that cannot be written") {
+        return;
+    }
+    let mount = |options: &str| format!("mount -t tmpfs -o size=1g,{options} tmpfs /dev/shm;");
+    let before = diagnose_after(mounts(), &mount("rw"));
+    let after = diagnose_after(mounts(), &mount("ro"));
+    after.names_only(&before, "dev-shm", "Read-only file system", "shm");
+
+    let copy = ProgramCopy::new("dev-shm");
+    let as_user = |mode: &str| {
+        let script =
+            format!("{} exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups \"$0\" \"$@\"", mount(mode));
+        let through = [mounts(), &["sh", "-e", "-c", &script]].concat();
+        Diagnosis::of(&mut doctor(&through, &copy.directory().join("percale")))
+    };
+    let (before, after) = (as_user("mode=1777"), as_user("mode=0700"));
+    after.names_only(&before, "dev-shm", "Permission denied", "chmod 1777 /dev/shm");
+}
+
+#[test]
+fn no_proc() {
+    if !is_root("no /proc") {
+        return;
+    }
+    let program = [mounts(), &["--pid", "--fork", "--mount-proc"]].concat();
+    let before = diagnose_after(&program, "");
+    let after = diagnose_after(&program, "mount -t tmpfs tmpfs /proc;");
+    after.names_only(&before, "proc", "not mounted", "mount -t proc proc /proc");
+    // TCP works without it.
+    assert_eq!(after.check("tcp")["state"], before.check("tcp")["state"], "{after:#?}");
+    assert_eq!(after.check("seccomp")["state"], "unknown");
+}
+
+#[test]
+fn few_descriptors() {
+    let before = diagnose(&[]);
+    let after = diagnose(&["prlimit", "--nofile=10:10"]);
+    after.names_only(&before, "open-files", "10 (ulimit -n)", "nofile");
+    // One process after the other makes the checks.
+    assert_eq!(after.code, before.code, "{after:#?}");
+    for check in after.of_kind("check") {
+        assert!(!check["detail"].as_str().unwrap().contains("not checked"), "{check:#}");
+    }
+    // The kernel lets this process open one more file, which is not enough to start another one.
+    let after = diagnose(&["prlimit", "--nofile=4:4"]);
+    after.names_only(&before, "open-files", "4 (ulimit -n)", "nofile");
+    assert_eq!(after.code, Some(3), "{after:#?}");
+    assert!(after.errors.contains("not checked: shared-memory, tcp"), "{}", after.errors);
+    assert_eq!(after.of_kind("summary")[0]["essential_unknown"], serde_json::json!(["shared-memory", "tcp"]));
+    let tcp = after.check("tcp");
+    assert!(tcp["state"] == "unknown" && tcp["cause"] == "open-files", "{tcp:#}");
+}
+
+#[test]
+fn few_threads() {
+    if !is_root("few threads") {
+        return;
+    }
+    let copy = ProgramCopy::new("threads");
+    let before = copy.diagnose_alone(&[]);
+    let after = copy.diagnose_alone(&["prlimit", "--nproc=3:3"]);
+    after.names_only(&before, "threads", "3 (ulimit -u)", "nproc");
+    assert_eq!(after.code, before.code, "{after:#?}");
+}
+
+#[test]
+fn small_stack() {
+    let before = diagnose(&[]);
+    let after = diagnose(&["prlimit", "--stack=65536:65536"]);
+    after.names_only(&before, "stack-size", "64 KiB (ulimit -s)", "stack");
+    assert_eq!(after.code, before.code, "{}", after.errors);
+    assert!(!after.errors.contains("overflow"), "{}", after.errors);
 }
 
 const NETWORK: [&str; 2] = ["unshare", "--net"];

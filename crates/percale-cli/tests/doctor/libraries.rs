@@ -8,6 +8,10 @@ use crate::diagnosis::{Diagnosis, NOWHERE, PROGRAM, works};
 const SOURCE: &str = "
 #include <errno.h>
 #include <stddef.h>
+#ifndef VERSION
+#define VERSION 17
+#define PROVIDER 1
+#endif
 unsigned fi_version(void) { return 1 << 16 | VERSION; }
 int fi_getinfo(unsigned version, const char *node, const char *service, unsigned long flags, const void *hints,
 	       void **info)
@@ -113,5 +117,59 @@ fn a_file_that_is_no_library_is_reported() {
     let found = all.diagnose(&["broken"]);
     let [library] = found.of_kind("libfabric")[..] else { panic!("not one library: {found:#?}") };
     assert!(library["error"].is_string() && library["version"].is_null(), "{library:#}");
-    assert_eq!(found.check("libfabric")["state"], "absent");
+    let libfabric = found.check("libfabric");
+    assert!(libfabric["state"] == "missing" && libfabric["remedy"]["commands"][0].is_string(), "{libfabric:#}");
+    assert_eq!(found.check("provider")["cause"], "libfabric");
+    // Few programs load it, if there is another one.
+    let before = all.diagnose(&["with"]);
+    let after = all.diagnose(&["with", "broken"]);
+    after.names_only(&before, "libfabric", "broken/libfabric.so.1 cannot be loaded", "libfabric.so.1.broken");
+    assert_eq!(after.check("libfabric")["state"], "limited");
+}
+
+/// Programs get the file that the loader finds first, although another libfabric works.
+#[test]
+fn the_libfabric_of_the_loader_is_the_one_that_counts() {
+    let Some(all) = Libraries::new("default") else { return };
+    let before = diagnose_with(&[], Some(&all.path("with")));
+    let directory = std::fs::canonicalize(&all.0).unwrap().join("default");
+    std::fs::create_dir(&directory).unwrap();
+    let file = directory.join("libfabric.so.1");
+    let good = std::fs::read(all.path("with").join("libfabric.so.1")).unwrap();
+    let compile = |source: &str| {
+        let path = all.path("default.c");
+        std::fs::write(&path, source).unwrap();
+        let status =
+            std::process::Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&file).arg(&path).status().unwrap();
+        assert!(status.success());
+    };
+    let at_start =
+        |call: &str| format!("#include <stdlib.h>\n__attribute__((constructor)) static void start(void) {{ {call}; }}");
+    // Output of a library is no fault.
+    compile(&format!("#include <unistd.h>\n{}{SOURCE}", at_start("write(1, \"loaded\\n\", 7)").replace("}", "}\n")));
+    assert_eq!(diagnose_with(&[], Some(&directory)).to_mend(), before.to_mend());
+    for (kind, error) in
+        [("abort", "SIGABRT"), ("exit", "exit status: 0"), ("empty", "fi_version"), ("text", "too short"), ("half", "")]
+    {
+        match kind {
+            "abort" => compile(&at_start("abort()")),
+            "exit" => compile(&at_start("exit(0)")),
+            "empty" => compile("int nothing;"),
+            "text" => std::fs::write(&file, "no library").unwrap(),
+            _ => std::fs::write(&file, &good[..good.len() / 4]).unwrap(),
+        }
+        let after = diagnose_with(&[], Some(&directory));
+        let path = file.display().to_string();
+        // The machine may have a fault of its own.
+        assert!(after.to_mend().contains("libfabric"), "{kind}: {after:#?}");
+        let libfabric = after.check("libfabric");
+        let detail = libfabric["detail"].as_str().unwrap();
+        assert!(libfabric["state"] == "missing" && detail.contains(error), "{kind}: {libfabric:#}");
+        assert!(detail.starts_with(&format!("{path} (that of the loader) cannot be loaded: ")), "{libfabric:#}");
+        assert!(libfabric["remedy"]["advice"].as_str().unwrap().contains(&path), "{libfabric:#}");
+        assert_eq!(libfabric["remedy"]["commands"][0], "unset LD_LIBRARY_PATH", "{kind}");
+        let library = after.of_kind("libfabric").into_iter().find(|line| line["path"] == path.as_str()).unwrap();
+        assert!(library["default"] == true && library["error"].is_string(), "{kind}: {library:#}");
+        assert_eq!(after.code, before.code, "only programs of libfabric need it");
+    }
 }

@@ -1,7 +1,9 @@
 //! The forms of the output, on this machine.
 
+use std::fs::File;
+
 use crate::common::{percale, text};
-use crate::diagnosis::{NOWHERE, diagnose};
+use crate::diagnosis::{NOWHERE, PROGRAM, diagnose, doctor};
 
 #[test]
 fn this_machine_lacks_nothing_essential() {
@@ -41,4 +43,41 @@ fn invalid_usage_exits_with_2() {
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
     assert!(error.contains("--libfabric") && output.stdout.is_empty(), "{error}");
+}
+
+/// Opens a file to which nothing can be written.
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn results_that_cannot_be_written_exit_with_3() {
+    let output = doctor(&[], PROGRAM.as_ref()).stdout(full()).output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.contains("writing the results: No space left on device"), "{error}");
+    let status = doctor(&[], PROGRAM.as_ref()).stdout(full()).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn the_help_and_the_document_have_the_same_facts() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let help = text(&percale(&["doctor", "--help"]).stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [&help, &document] {
+        assert!(text.contains("below /usr/lib, /usr/local and /opt"), "{text}");
+    }
+    for (status, meaning) in
+        [(0, "nothing essential is missing"), (1, ""), (2, ""), (3, "results could not be written")]
+    {
+        let row = document.lines().find(|line| line.starts_with(&format!("| {status} |"))).unwrap();
+        assert!(row.contains(meaning) && help.contains(meaning), "{status}: {help}");
+        assert!(help.contains(&format!(" {status} ")), "{status}: {help}");
+    }
+    for line in diagnose(&[]).of_kind("check") {
+        let name = line["check"].as_str().unwrap();
+        let is_listed = |row: &str| row.replace("**", "").split(['|', ',']).any(|cell| cell.trim() == name);
+        assert!(document.lines().any(is_listed), "{name} is not in docs/doctor.md");
+    }
 }

@@ -1,13 +1,15 @@
 //! The helper as a service: a socket of a service manager, the users that may connect, its log, and its end.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use pindown::monitor::bpf::{BpfUnavailable, Monitor, loadable};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,7 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::client::reports_a_change;
 use crate::copied::copy_program;
-use crate::support::{NOBODY, SocketDirectory, Talker, client, helper, program};
+use crate::support::{NOBODY, PAGE, SocketDirectory, Talker, client, helper, program};
 
 /// Returns whether the programs can be loaded. If not, the test is skipped.
 fn is_loadable() -> bool {
@@ -187,9 +189,16 @@ fn unsuitable_settings_of_a_service_are_rejected() {
     rejected(&mut activated(&stream, &[], &program(), &[]), 3, "ListenSequentialPacket=");
     rejected(Command::new(program()).args(["--idle-exit", "9"]), 3, "--idle-exit needs a service manager");
     rejected(Command::new(program()).args(["--total", "x"]), 2, "--total: x is not a number");
+    rejected(Command::new(program()).args(["--total", "4097"]), 2, "--total 4097: the programs have room for 4096");
+    rejected(Command::new(program()).args(["--per-user", "0"]), 2, "--per-user 0: no client would be served");
     let own = place.0.join("own");
     let own = own.to_str().expect("a path in UTF-8");
     rejected(Command::new(program()).args(["--socket", own, "--group", "no-such-group"]), 3, "groupadd --system");
+    rejected(
+        Command::new(program()).args(["--socket", own, "--group", "4294967295"]),
+        3,
+        "is not the number of a group",
+    );
     rejected(Command::new(program()).args(["--socket", "/nonexistent/s"]), 3, "cannot listen at /nonexistent/s: ");
 }
 
@@ -273,6 +282,110 @@ fn journal_gets_priorities_and_counts_of_rejected_clients() {
     for (line, expected) in lines.iter().zip(&expected) {
         assert!(line.starts_with(expected.as_str()), "{line}");
     }
+}
+
+/// Requirements: MON-042.
+#[test]
+fn a_log_that_is_not_read_does_not_stop_the_helper() {
+    if !is_loadable() {
+        return;
+    }
+    let place = SocketDirectory::new();
+    let (log, writer) = std::io::pipe().expect("a pipe");
+    // One page: fewer bytes than the messages about the clients have.
+    rustix::pipe::fcntl_setpipe_size(&writer, PAGE).expect("the size can be reduced");
+    let mut command = Command::new(program());
+    command.arg("--socket").arg(place.socket()).arg("--verbose").stderr(Stdio::from(OwnedFd::from(writer)));
+    let mut helper = start(&mut command);
+    for number in 0..100 {
+        let monitor = Monitor::from_helper(&place.socket());
+        assert!(monitor.is_ok(), "client {number}: {monitor:?}");
+    }
+    signal(&helper, libc::SIGTERM);
+    assert!(ends(&mut helper.child), "the helper obeys the signal");
+    drop(log);
+}
+
+/// Waits until a process has ended, for a limited time. Returns whether it has ended with success.
+fn ends(child: &mut Child) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+/// Requirements: MON-033.
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let full = || File::options().write(true).open("/dev/full").expect("every Linux has it");
+    for arguments in [&["--help"][..], &["--version"], &["--check", "--json"], &["--check"]] {
+        let output = Command::new(program()).args(arguments).stdout(full()).output().expect("the process starts");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Without --json, the reason why the programs cannot be loaded is an error message.
+        let expected = if arguments == ["--check"] && loadable().is_err() { 3 } else { 1 };
+        assert_eq!(output.status.code(), Some(expected), "{arguments:?}: {error}");
+        assert!(expected == 3 || error.contains("cannot write to the standard output"), "{arguments:?}: {error}");
+    }
+    if !is_loadable() {
+        return;
+    }
+    // Clients are served although the line for scripts cannot be written.
+    let place = SocketDirectory::new();
+    let mut command = Command::new(program());
+    command.arg("--socket").arg(place.socket()).stdout(full()).stderr(Stdio::piped());
+    let mut helper = command.spawn().expect("the process starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let served = loop {
+        let monitor = Monitor::from_helper(&place.socket());
+        let ended = helper.try_wait().expect("a child").is_some();
+        if monitor.is_ok() || ended || Instant::now() > deadline {
+            break monitor.is_ok();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    // SAFETY: the helper is a child of this test, and was not waited for yet, or the signal has no effect.
+    unsafe { libc::kill(helper.id().cast_signed(), libc::SIGTERM) };
+    let ended = ends(&mut helper);
+    helper.kill().ok();
+    let output = helper.wait_with_output().expect("the helper has ended");
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(served && ended && log.contains("warning: cannot write to the standard output"), "{log}");
+}
+
+/// Requirements: MON-034.
+#[test]
+fn a_socket_can_have_a_name_that_is_not_utf8() {
+    if !is_loadable() {
+        return;
+    }
+    let place = SocketDirectory::new();
+    let path = place.0.join(OsStr::from_bytes(b"s\xffcket"));
+    let mut helper = Talker::start(Command::new(program()).arg("--socket").arg(&path));
+    assert_eq!(helper.raw_bytes(), [b"listening at ", path.as_os_str().as_bytes(), b"\n"].concat());
+    assert!(Monitor::from_helper(&path).is_ok());
+}
+
+/// Requirements: MON-034.
+#[test]
+fn a_directory_that_clients_cannot_pass_is_a_warning() {
+    if !is_loadable() {
+        return;
+    }
+    let place = SocketDirectory::new();
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o700)).expect("the directory is ours");
+    let mut command = Command::new(program());
+    let mut helper = start(command.arg("--socket").arg(place.socket()).stderr(Stdio::piped()));
+    signal(&helper, libc::SIGTERM);
+    let log = helper.child.stderr.take().expect("piped");
+    assert!(helper.child.wait().expect("the helper ends").success());
+    let log = std::io::read_to_string(log).expect("the log");
+    let expected =
+        format!("warning: users may not be able to connect: the directory {} has the mode 0700", place.0.display());
+    assert!(log.contains(&expected), "{log}");
 }
 
 /// Requirements: MON-033.

@@ -75,8 +75,13 @@ impl Talker {
 
     /// Returns the next line unchanged.
     pub(crate) fn raw_line(&mut self) -> String {
-        let mut line = String::new();
-        self.says.read_line(&mut line).expect("the output can be read");
+        String::from_utf8(self.raw_bytes()).expect("the line is UTF-8")
+    }
+
+    /// Like [`Self::raw_line`], for a line that may not be UTF-8.
+    pub(crate) fn raw_bytes(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        self.says.read_until(b'\n', &mut line).expect("the output can be read");
         line
     }
 

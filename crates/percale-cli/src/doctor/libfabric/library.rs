@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
@@ -14,8 +15,8 @@ use super::FILE;
 /// The interface version that the provider is asked for: 1.14, which every supported libfabric has.
 const API: u32 = 1 << 16 | 14;
 
-/// Describes the libfabric at this path, or the one that the loader chooses for the name alone. The process must have
-/// one thread.
+/// Describes the libfabric at this path, or the one that the loader chooses for the name alone. No other thread may
+/// use the environment.
 pub(in crate::doctor) fn describe(path: &Path) -> Library {
     let named = path == Path::new(FILE);
     let mut library = Library {
@@ -45,10 +46,10 @@ struct Loaded {
 
 impl Loaded {
     fn open(path: &Path) -> Result<Self, String> {
-        // SAFETY: this process has one thread, and nothing holds a pointer into the environment. With this variable
+        // SAFETY: no other thread uses the environment, and nothing holds a pointer into it. With this variable
         // libfabric loads the providers, and offers percale only.
         unsafe { std::env::set_var("FI_PROVIDER", "percale") };
-        let name = path.to_str().and_then(|path| CString::new(path).ok()).ok_or("the path is not valid text")?;
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path contains a zero byte")?;
         // SAFETY: the text ends with a zero byte. The initialization of libfabric affects only its own state.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {

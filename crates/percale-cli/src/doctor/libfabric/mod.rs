@@ -6,41 +6,60 @@
 pub(super) mod library;
 mod search;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::finding::{Finding, Library, Remedy};
 use super::surroundings::Surroundings;
-pub(super) use search::candidates;
+pub(super) use search::{Candidates, candidates};
 
 /// The name by which programs load libfabric.
-const FILE: &str = "libfabric.so.1";
+pub(super) const FILE: &str = "libfabric.so.1";
 
 /// The file of the provider.
 const PROVIDER: &str = "libpercale-fi.so";
 
 /// Removes libraries that were found twice, by name and in a directory, and a name that the loader does not find.
-pub(super) fn distinct(found: Vec<Library>) -> Vec<Library> {
+///
+/// A file that the loader chooses for the name, and that cannot be loaded, is not named by the loader. It is the first
+/// of the `candidates` of this machine that the loader has to choose.
+pub(super) fn distinct(found: Vec<Library>, candidates: &Candidates) -> Vec<Library> {
     let mut all: Vec<Library> = Vec::new();
-    for library in found {
-        if library.path == FILE && library.error.is_some() {
-            continue;
-        }
+    let (by_name, by_path): (Vec<_>, Vec<_>) = found.into_iter().partition(|library| library.path == FILE);
+    for library in by_path {
         match all.iter_mut().find(|known| known.path == library.path) {
             Some(known) => known.is_default |= library.is_default,
             None => all.push(library),
         }
     }
+    for library in by_name.into_iter().filter(|library| !is_passed_over(library)) {
+        let of_loader = candidates.of_loader.iter().map(|path| path.display().to_string());
+        let of_loader = of_loader.filter_map(|path| all.iter().position(|known| known.path == path));
+        match of_loader.into_iter().find(|at| !is_passed_over(&all[*at])) {
+            Some(at) if all[at].error.is_some() => all[at].is_default = true,
+            _ => all.insert(0, library),
+        }
+    }
     all
+}
+
+/// Returns whether the loader passes over a library: there is none of this name, or it is that of another machine.
+fn is_passed_over(library: &Library) -> bool {
+    // The loader reports a file of another processor like a missing file.
+    let missing = format!("{}: cannot open shared object file: No such file", library.path);
+    library.error.as_ref().is_some_and(|error| error.starts_with(&missing) || error.contains("wrong ELF class"))
 }
 
 /// Returns the directory of the provider: one that `FI_PROVIDER_PATH` names, or that one of the libraries looks into.
 pub(super) fn provider_directory(libraries: &[Library]) -> Option<PathBuf> {
     let named = search::directories_of("FI_PROVIDER_PATH");
     let beside = libraries.iter().filter_map(|library| Some(Path::new(&library.path).parent()?.join("libfabric")));
-    named.into_iter().chain(beside).find(|directory| directory.join(PROVIDER).exists())
+    let mut all = named.into_iter().chain(beside).filter(|directory| directory.is_absolute());
+    all.find(|directory| directory.join(PROVIDER).exists())
 }
 
-/// Judges the libraries: whether those that programs may load differ, and whether any of them sees the provider.
+/// Judges the libraries: whether those that programs may load can be loaded, whether they differ, and whether any of
+/// them sees the provider.
 pub(super) fn findings(
     libraries: &[Library],
     provider: Option<&Path>,
@@ -48,19 +67,20 @@ pub(super) fn findings(
     surroundings: &Surroundings,
 ) -> [Finding; 2] {
     let usable: Vec<&Library> = libraries.iter().filter(|library| library.error.is_none()).collect();
-    if usable.is_empty() {
+    let broken: Vec<&Library> =
+        libraries.iter().filter(|library| library.error.is_some() && !is_passed_over(library)).collect();
+    if usable.is_empty() && broken.is_empty() {
         let detail = "not found; only MPI, SHMEM and other programs of libfabric need it";
         return [Finding::absent("libfabric", detail), Finding::absent("provider", "no libfabric")];
     }
     let described: Vec<String> = usable.iter().map(|library| describe(library)).collect();
     let described = described.join("; ");
     let (seeing, blind): (Vec<&Library>, Vec<&Library>) = usable.into_iter().partition(|library| library.sees_provider);
-    if seeing.is_empty() {
-        let remedy = install_provider(provider, surroundings);
-        let detail = "no libfabric offers percale to its programs";
-        return [Finding::works("libfabric", described), Finding::missing("provider", detail, remedy)];
-    }
-    let libfabric = if blind.is_empty() {
+    // The file that programs get is more important than those that few programs name.
+    let worst = broken.iter().find(|library| library.is_default).or(broken.first());
+    let libfabric = if let Some(worst) = worst {
+        unloadable(worst, &broken, &described, surroundings)
+    } else if seeing.is_empty() || blind.is_empty() {
         Finding::works("libfabric", described)
     } else {
         let detail = format!("{described}; programs that load {} do not see percale", paths(&blind));
@@ -68,7 +88,59 @@ pub(super) fn findings(
         let advice = "Name the directory of the provider, so that each libfabric finds it:";
         Finding::limited("libfabric", detail, Remedy::new(advice, [format!("export FI_PROVIDER_PATH={directory}")]))
     };
-    [libfabric, hidden_by(filter).unwrap_or_else(|| Finding::works("provider", format!("of {}", paths(&seeing))))]
+    let provider = if seeing.is_empty() && blind.is_empty() {
+        Finding::dependent("provider", "no libfabric can be loaded", "libfabric")
+    } else if seeing.is_empty() {
+        let remedy = install_provider(provider, surroundings);
+        Finding::missing("provider", "no libfabric offers percale to its programs", remedy)
+    } else {
+        hidden_by(filter).unwrap_or_else(|| Finding::works("provider", format!("of {}", paths(&seeing))))
+    };
+    [libfabric, provider]
+}
+
+/// The finding for libraries that cannot be loaded. `worst` is the one to mend first, and `usable` describes those that
+/// can be loaded.
+fn unloadable(worst: &Library, broken: &[&Library], usable: &str, surroundings: &Surroundings) -> Finding {
+    let described = broken.iter().map(|library| {
+        let of = if library.is_default { " (that of the loader)" } else { "" };
+        format!("{}{of} cannot be loaded: {}", library.path, library.error.as_deref().unwrap_or("unknown error"))
+    });
+    let detail = described.chain((!usable.is_empty()).then(|| usable.to_owned())).collect::<Vec<_>>().join("; ");
+    let remedy = replace(&worst.path, &search::directories_of("LD_LIBRARY_PATH"), surroundings);
+    if worst.is_default || usable.is_empty() {
+        Finding::missing("libfabric", detail, remedy)
+    } else {
+        Finding::limited("libfabric", detail, remedy)
+    }
+}
+
+/// Returns what keeps programs from loading a file. `directories` are those of LD_LIBRARY_PATH.
+fn replace(path: &str, directories: &[PathBuf], surroundings: &Surroundings) -> Remedy {
+    let parent = Path::new(path).parent();
+    let has_file =
+        |directory: &&PathBuf| fs::canonicalize(directory.join(FILE)).is_ok_and(|file| file == Path::new(path));
+    if path == FILE {
+        return Remedy::new(
+            format!("Replace the file that the loader chooses for {FILE}. This shows it:"),
+            [format!("LD_DEBUG=libs percale {} libfabric --file {FILE}", super::PART)],
+        );
+    }
+    if directories.iter().any(|directory| has_file(&directory)) {
+        let rest = directories.iter().filter(|directory| !has_file(directory)).map(|path| path.display().to_string());
+        let rest = rest.collect::<Vec<_>>().join(":");
+        let command =
+            if rest.is_empty() { "unset LD_LIBRARY_PATH".into() } else { format!("export LD_LIBRARY_PATH={rest}") };
+        return Remedy::new(format!("Replace {path}, or remove its directory from LD_LIBRARY_PATH:"), [command]);
+    }
+    if parent.is_some_and(|parent| parent.starts_with("/usr/lib") || parent.starts_with("/lib")) {
+        let install = surroundings.as_root("apt install --reinstall libfabric1");
+        return Remedy::new(format!("Install the package of {path} again (of Debian):"), [install]);
+    }
+    Remedy::new(
+        format!("Install the package of {path} again, or rename the file, so that no program loads it:"),
+        [surroundings.as_root(&format!("mv {path} {path}.broken"))],
+    )
 }
 
 fn describe(library: &Library) -> String {
@@ -120,11 +192,16 @@ mod tests {
         findings(libraries, None, filter, &Surroundings::example())
     }
 
+    fn broken(path: &str, error: &str) -> Library {
+        Library { version: None, error: Some(error.into()), ..library(path, false) }
+    }
+
     #[test]
     fn a_library_that_was_found_twice_is_one() {
         let default = Library { is_default: true, ..library("/usr/lib/a", false) };
-        let absent = Library { error: Some("not found".into()), ..library(FILE, false) };
-        let all = distinct(vec![absent, library("/usr/lib/a", false), default, library("/opt/b", true)]);
+        let absent = broken(FILE, &format!("{FILE}: cannot open shared object file: No such file or directory"));
+        let found = vec![absent, library("/usr/lib/a", false), default, library("/opt/b", true)];
+        let all = distinct(found, &Candidates::default());
         assert_eq!(
             all.iter().map(|one| (one.path.as_str(), one.is_default)).collect::<Vec<_>>(),
             [("/usr/lib/a", true), ("/opt/b", false)]
@@ -132,19 +209,51 @@ mod tests {
     }
 
     #[test]
+    fn the_file_that_the_loader_fails_to_load_is_named() {
+        let candidates =
+            Candidates { of_loader: ["/32", "/a", "/b"].map(PathBuf::from).to_vec(), ..Default::default() };
+        let default = Library { is_default: true, ..broken(FILE, "its process ended: signal: 6") };
+        let foreign = broken("/32", "/32: wrong ELF class: ELFCLASS32");
+        let of = |a: Library| distinct(vec![default.clone(), foreign.clone(), a, library("/b", true)], &candidates);
+        let is_default = |all: &[Library], path| all.iter().any(|one| one.path == path && one.is_default);
+        let all = of(broken("/a", "its process ended: signal: 6"));
+        assert!(all.len() == 3 && is_default(&all, "/a"), "{all:?}");
+        // The file is not known: the one that comes first can be loaded by its path.
+        let all = of(library("/a", true));
+        assert!(all.len() == 4 && is_default(&all, FILE), "{all:?}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_loaded_has_a_remedy() {
+        let user = Surroundings::example();
+        let remedy = |path: &str| replace(path, &[], &user);
+        assert!(remedy(FILE).commands[0].starts_with("LD_DEBUG=libs percale doctor-part libfabric"));
+        assert_eq!(remedy("/usr/lib/x/libfabric.so.1").commands, ["sudo apt install --reinstall libfabric1"]);
+        assert!(remedy("/opt/mpi/lib/libfabric.so.1").commands[0].starts_with("sudo mv /opt/mpi/lib/libfabric.so.1 "));
+    }
+
+    #[test]
     fn each_state_of_the_libraries_has_one_root() {
         use State::{Absent, Limited, Missing, Works};
         let (a, b) = (library("/a", true), library("/b", false));
-        let broken = Library { error: Some("wrong ELF class".into()), ..library("/c", false) };
+        let foreign = broken("/c", "/c: wrong ELF class: ELFCLASS32");
+        let default = Library { is_default: true, ..broken("/d", "/d: file too short") };
+        let short = broken("/e", "/e: file too short");
         for (libraries, expected) in [
             (vec![], [Absent, Absent]),
-            (vec![broken.clone()], [Absent, Absent]),
+            (vec![foreign.clone()], [Absent, Absent]),
+            (vec![default.clone()], [Missing, Missing]),
+            (vec![short.clone()], [Missing, Missing]),
+            (vec![a.clone(), default.clone()], [Missing, Works]),
+            (vec![a.clone(), short.clone()], [Limited, Works]),
             (vec![a.clone()], [Works, Works]),
-            (vec![b.clone(), broken], [Works, Missing]),
+            (vec![b.clone(), foreign], [Works, Missing]),
             (vec![a.clone(), b.clone()], [Limited, Works]),
             (vec![a.clone(), a.clone()], [Works, Works]),
         ] {
-            assert_eq!(judged(&libraries, None).map(|found| found.state), expected, "{libraries:?}");
+            let found = judged(&libraries, None);
+            assert_eq!(found.each_ref().map(|found| found.state), expected, "{libraries:?}");
+            assert!(found.iter().filter(|found| found.is_root()).count() <= 1, "{found:?}");
         }
         let [libfabric, _] = judged(&[a, b], None);
         assert!(libfabric.detail.ends_with("programs that load /b do not see percale"), "{}", libfabric.detail);

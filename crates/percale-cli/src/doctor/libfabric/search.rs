@@ -2,21 +2,29 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::FILE;
 
 /// The maximum number of files that are examined.
 const MOST: usize = 16;
 
-/// Returns the names and paths to load. The first is the loader's choice, unless the user has named directories.
-pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Vec<PathBuf> {
+/// The files that are examined.
+#[derive(Debug, Default)]
+pub(in crate::doctor) struct Candidates {
+    /// The names and paths to load. The first is the name alone, for which the loader chooses a file, unless the user
+    /// has named directories.
+    pub(in crate::doctor) files: Vec<PathBuf>,
+    /// The paths from which the loader chooses, in its order.
+    pub(super) of_loader: Vec<PathBuf>,
+}
+
+/// Returns the files to examine.
+pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Candidates {
     if !named.is_empty() {
-        return files_in(named.to_vec());
+        return Candidates { files: files_in(named.to_vec()), of_loader: Vec::new() };
     }
-    let usual = ["/usr/lib64", "/usr/local/lib", "/usr/local/lib64"].map(PathBuf::from);
-    let mut directories = directories_of("LD_LIBRARY_PATH");
-    directories.extend(usual);
+    let mut directories = ["/usr/lib64", "/usr/local/lib", "/usr/local/lib64"].map(PathBuf::from).to_vec();
     directories.extend(below(Path::new("/usr/lib")));
     // /opt/PACKAGE/lib and /opt/VENDOR/PACKAGE/lib.
     for package in below(Path::new("/opt")) {
@@ -24,12 +32,14 @@ pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Vec<PathBuf> {
             directories.extend(["lib", "lib64"].map(|name| inner.join(name)));
         }
     }
-    let listed = Command::new("/sbin/ldconfig").arg("-p").output();
+    // The program takes few descriptors, so that their limit does not hide the cache.
+    let listed = Command::new("/sbin/ldconfig").arg("-p").stdin(Stdio::inherit()).stderr(Stdio::inherit()).output();
     let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let mut all = vec![PathBuf::from(FILE)];
-    all.extend(distinct(in_cache(&listed).chain(files_in(directories))));
-    all.truncate(MOST);
-    all
+    let of_loader = distinct(files_in(directories_of("LD_LIBRARY_PATH")).into_iter().chain(in_cache(&listed)));
+    let mut files = vec![PathBuf::from(FILE)];
+    files.extend(distinct(of_loader.iter().cloned().chain(files_in(directories))));
+    files.truncate(MOST);
+    Candidates { files, of_loader }
 }
 
 /// Returns the directories that a variable names.
@@ -91,11 +101,11 @@ mod tests {
         }
         fs::write(one.join(FILE), "").unwrap();
         std::os::unix::fs::symlink(one.join(FILE), other.join(FILE)).unwrap();
-        let found = candidates(&[one.clone(), other, empty]);
+        let found = candidates(&[one.clone(), other, empty]).files;
         let expected = fs::canonicalize(one.join(FILE)).unwrap();
         assert_eq!(below(&root).len(), 3);
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(found, [expected], "the link leads to the same file");
-        assert_eq!(candidates(&[])[0], Path::new(FILE), "the loader's choice is first");
+        assert_eq!(candidates(&[]).files[0], Path::new(FILE), "the loader's choice is first");
     }
 }

@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,12 +21,12 @@ Usage: pindown-helper [--socket PATH] [--group GROUP] [--per-user N] [--total N]
   --socket PATH         socket for clients, which use it if PINDOWN_SOCKET contains the same path
                         (default: PINDOWN_SOCKET, or /run/pindown/helper.sock)
   --group GROUP         only root and members of this group (a name or a number) may connect
-  --per-user N          maximum connections, and address spaces, of one user (256)
-  --total N             maximum of all users (2048, at most 4096)
+  --per-user N          maximum connections, and address spaces, of one user (256, at least 1)
+  --total N             maximum of all users (2048, at least 1, at most 4096)
   --files-per-user N    maximum watched files of one user, counted for each address space (1024)
   --idle-exit SECONDS   exit after this time without a client; only with a socket of a service
                         manager, which starts the helper again for the next client
-  --verbose             also log each client that is served
+  --verbose             also log each client that is served, up to 600 a minute
   --check               check whether the programs can be loaded, and print the reason if not
   --json                with --check: print the result as JSON
   --version             print the version
@@ -33,8 +35,9 @@ Usage: pindown-helper [--socket PATH] [--group GROUP] [--per-user N] [--total N]
 A service manager can pass a listening socket (LISTEN_FDS), and is notified of the state
 (NOTIFY_SOCKET). If the standard error is connected to the journal, messages have priorities.
 
-Exit status: 0 after a signal or --idle-exit, 1 after an error while clients were served, 2 for
-wrong arguments, 3 if the helper cannot start.
+Exit status: 0 after a signal or --idle-exit, 1 after an error while clients were served or if the
+output of --check, --help or --version cannot be written, 2 for wrong arguments, 3 if the helper
+cannot start.
 ";
 
 /// The requested task.
@@ -56,26 +59,25 @@ pub(crate) struct Settings {
     pub(crate) is_verbose: bool,
 }
 
-/// Parses the arguments. A value follows its option as the next argument, or after `=`.
-pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
+/// Parses the arguments. A value follows its option as the next argument, or after `=`. A path can have bytes that are
+/// not UTF-8.
+pub(crate) fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Task, String> {
     let mut settings = Settings::default();
     let (mut check, mut json, mut serving) = (false, false, None);
     while let Some(argument) = arguments.next() {
-        let (option, mut attached) = match argument.split_once('=') {
-            Some((option, value)) if option.starts_with("--") => (option, Some(value.to_owned())),
-            _ => (argument.as_str(), None),
-        };
-        let mut value = || {
+        let (option, mut attached) = option_and_value(&argument);
+        let mut path = || {
             let value = attached.take().or_else(|| arguments.next());
-            value.filter(|value| !value.is_empty()).ok_or(format!("{option} needs a value"))
+            value.filter(|value| !value.is_empty()).ok_or_else(|| format!("{option} needs a value"))
         };
-        match option {
-            "--socket" => settings.socket = Some(value()?.into()),
+        let mut value = || path()?.into_string().map_err(|value| format!("{option}: {} is not UTF-8", value.display()));
+        match &*option {
+            "--socket" => settings.socket = Some(path()?.into()),
             "--group" => settings.group = Some(value()?),
-            "--per-user" => settings.limits.per_user = number(option, &value()?)?,
-            "--total" => settings.limits.total = number(option, &value()?)?,
-            "--files-per-user" => settings.limits.files_per_user = number(option, &value()?)?,
-            "--idle-exit" => settings.idle_exit = Some(Duration::from_secs(number(option, &value()?)?)),
+            "--per-user" => settings.limits.per_user = number(&option, &value()?)?,
+            "--total" => settings.limits.total = number(&option, &value()?)?,
+            "--files-per-user" => settings.limits.files_per_user = number(&option, &value()?)?,
+            "--idle-exit" => settings.idle_exit = Some(Duration::from_secs(number(&option, &value()?)?)),
             "--verbose" => settings.is_verbose = true,
             "--check" => check = true,
             "--json" => json = true,
@@ -86,16 +88,29 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Task,
         if attached.is_some() {
             return Err(format!("{option} has no value"));
         }
-        if !matches!(option, "--check" | "--json") {
-            serving.get_or_insert(option.to_owned());
+        if !matches!(&*option, "--check" | "--json") {
+            serving.get_or_insert(option);
         }
     }
+    settings.limits.check().map_err(|why| why.to_string())?;
     match (check, json, serving) {
         (true, json, None) => Ok(Task::Check { json }),
         (true, _, Some(option)) => Err(format!("--check serves no clients, so {option} has no effect")),
         (false, true, _) => Err("--json is only for --check".into()),
         (false, false, _) => Ok(Task::Serve(settings)),
     }
+}
+
+/// Splits an argument at its first `=`, if it is an option. The option is only compared and printed, so bytes that are
+/// not UTF-8 can be replaced in it.
+fn option_and_value(argument: &OsStr) -> (String, Option<OsString>) {
+    let bytes = argument.as_bytes();
+    let equals = bytes.iter().position(|byte| *byte == b'=').filter(|_| bytes.starts_with(b"--"));
+    let (option, value) = match equals {
+        Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
+        None => (bytes, None),
+    };
+    (String::from_utf8_lossy(option).into_owned(), value)
 }
 
 fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, String> {
@@ -107,7 +122,19 @@ mod tests {
     use super::*;
 
     fn parsed(arguments: &str) -> Result<Task, String> {
-        parse(arguments.split_whitespace().map(str::to_owned))
+        parse(arguments.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn only_a_path_can_have_bytes_that_are_not_utf8() {
+        let path = OsStr::from_bytes(b"/tmp/\xff=s");
+        let attached = OsString::from_vec([b"--socket=", path.as_bytes()].concat());
+        for arguments in [vec![attached], vec!["--socket".into(), path.into()]] {
+            let Ok(Task::Serve(settings)) = parse(arguments.into_iter()) else { panic!("a path") };
+            assert_eq!(settings.socket.as_deref().map(std::path::Path::as_os_str), Some(path));
+        }
+        let error = parse(["--group".into(), path.into()].into_iter()).expect_err("not the name of a group");
+        assert!(error.starts_with("--group: ") && error.ends_with(" is not UTF-8"), "{error}");
     }
 
     #[test]
@@ -135,6 +162,9 @@ mod tests {
             ("--socket=", "--socket needs a value"),
             ("--total many", "--total: many is not a number"),
             ("--per-user -1", "--per-user: -1 is not a number"),
+            ("--total 4097", "--total 4097: the programs have room for 4096 address spaces"),
+            ("--total 0", "--total 0: no client would be served"),
+            ("--per-user 0", "--per-user 0: no client would be served"),
             ("--verbose=1", "--verbose has no value"),
             ("--json", "only for --check"),
             ("--check --total 3", "so --total has no effect"),

@@ -1,20 +1,24 @@
 //! pindown-helper: loads the kernel programs once, and passes their reports to processes that have no permission to
 //! load them.
 //!
-//! `arguments` parses the command line, `log` writes messages for a terminal or for the journal.
+//! `arguments` parses the command line, `log` formats messages for a terminal or for the journal, and `writer` writes
+//! them.
 
 mod arguments;
 mod log;
+mod writer;
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::thread::Builder;
 
 use pindown::monitor::bpf::{BpfUnavailable, Helper, loadable, socket_path};
 
 use crate::arguments::{Settings, Task};
 use crate::log::Log;
 
-/// The exit status after an error while clients were served.
+/// The exit status after an error while clients were served, or if the output cannot be written.
 const FAILED: u8 = 1;
 /// The exit status for wrong arguments.
 const WRONG_ARGUMENTS: u8 = 2;
@@ -23,8 +27,7 @@ const CANNOT_START: u8 = 3;
 
 fn main() -> ExitCode {
     let log = Log::new();
-    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-    let task = match arguments::parse(arguments) {
+    let task = match arguments::parse(std::env::args_os().skip(1)) {
         Ok(task) => task,
         Err(why) => {
             log.error(&format!("{why} (see --help)"));
@@ -32,28 +35,53 @@ fn main() -> ExitCode {
         }
     };
     match task {
-        Task::Help => print!("{}", arguments::HELP),
-        Task::Version => println!("pindown-helper {}", env!("CARGO_PKG_VERSION")),
-        Task::Check { json } => return check(&log, json),
-        Task::Serve(settings) => return serve(log, &settings),
+        Task::Help => print(&log, arguments::HELP, ExitCode::SUCCESS),
+        Task::Version => print(&log, concat!("pindown-helper ", env!("CARGO_PKG_VERSION"), "\n"), ExitCode::SUCCESS),
+        Task::Check { json } => check(&log, json),
+        Task::Serve(settings) => {
+            let log = log.receive(settings.is_verbose);
+            let status = serve(&settings);
+            log.finish();
+            status
+        }
     }
-    ExitCode::SUCCESS
+}
+
+/// Writes to the standard output. Unlike `print!`, it does not panic if the file is full or the reader has exited.
+fn write(output: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(output)?;
+    stdout.flush()
+}
+
+/// Writes the result of a task to the standard output. Returns `status`, or [`FAILED`] if it cannot be written.
+fn print(log: &Log, output: &str, status: ExitCode) -> ExitCode {
+    match write(output.as_bytes()) {
+        Ok(()) => status,
+        Err(why) => {
+            log.error(&format!("cannot write to the standard output: {why}"));
+            FAILED.into()
+        }
+    }
 }
 
 /// Reports whether the programs can be loaded.
 fn check(log: &Log, json: bool) -> ExitCode {
-    let unavailable = loadable().err().map(|why| why.to_string());
-    match &unavailable {
-        None if json => println!("{{\"loadable\": true}}"),
-        None => println!("the programs can be loaded on this machine"),
-        Some(why) if json => println!("{{\"loadable\": false, \"reason\": {}}}", log::json_string(why)),
-        Some(why) => log.error(why),
+    match loadable().map_err(|why| why.to_string()) {
+        Ok(()) if json => print(log, "{\"loadable\": true}\n", ExitCode::SUCCESS),
+        Ok(()) => print(log, "the programs can be loaded on this machine\n", ExitCode::SUCCESS),
+        Err(why) if json => {
+            let output = format!("{{\"loadable\": false, \"reason\": {}}}\n", log::json_string(&why));
+            print(log, &output, CANNOT_START.into())
+        }
+        Err(why) => {
+            log.error(&why);
+            CANNOT_START.into()
+        }
     }
-    if unavailable.is_none() { ExitCode::SUCCESS } else { CANNOT_START.into() }
 }
 
-fn serve(log: Log, settings: &Settings) -> ExitCode {
-    log.receive(settings.is_verbose);
+fn serve(settings: &Settings) -> ExitCode {
     let mut helper = match open(settings) {
         Ok(helper) => helper,
         Err(why) => {
@@ -63,8 +91,8 @@ fn serve(log: Log, settings: &Settings) -> ExitCode {
     };
     // Scripts wait for this line. A person reads the same in the log, and a service manager waits for the message of
     // `serve`.
-    if std::env::var_os("NOTIFY_SOCKET").is_none() && !std::io::stdout().is_terminal() {
-        println!("listening at {}", helper.path().display());
+    if std::env::var_os("NOTIFY_SOCKET").is_none() && !io::stdout().is_terminal() {
+        announce([b"listening at ", helper.path().as_os_str().as_bytes(), b"\n"].concat());
     }
     match helper.serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,6 +101,13 @@ fn serve(log: Log, settings: &Settings) -> ExitCode {
             FAILED.into()
         }
     }
+}
+
+/// Writes a line to the standard output on a separate thread: clients do not wait until it is read.
+fn announce(line: Vec<u8>) {
+    let failed = |why: io::Error| tracing::warn!("cannot write to the standard output: {why}");
+    let started = Builder::new().spawn(move || write(&line).unwrap_or_else(failed));
+    started.map_or_else(failed, drop);
 }
 
 /// Opens the helper at the socket of the service manager, if there is one, or at the chosen path.

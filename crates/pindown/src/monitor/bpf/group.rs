@@ -8,18 +8,27 @@ use std::ptr;
 
 /// The largest entry of the group database that is read: about 30,000 members.
 const MOST_BYTES: usize = 1 << 20;
+/// The number -1, by which chown(2) does not change the group.
+const NO_GROUP: u32 = u32::MAX;
 
 /// Returns the number of the group with this name, or the number itself if `group` is one.
 ///
 /// # Errors
-/// `NotFound` if there is no such group; otherwise errors of getgrnam_r(3).
+/// `NotFound` if there is no such group; `InvalidInput` if no group can have this number; otherwise errors of getgrnam_r(3).
 pub(super) fn number(group: &str) -> io::Result<u32> {
-    match by_name(group)? {
-        Some(number) => Ok(number),
-        None => group.parse().map_err(|_| {
+    if let Some(number) = by_name(group)? {
+        return Ok(number);
+    }
+    match group.parse() {
+        Ok(NO_GROUP) => {
+            let what = format!("{group} is not the number of a group: chown(2) uses it for \"no change\"");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
+        Ok(number) => Ok(number),
+        Err(_) => {
             let what = format!("there is no group {group}; create it (groupadd --system {group}), or use another one");
-            io::Error::new(io::ErrorKind::NotFound, what)
-        }),
+            Err(io::Error::new(io::ErrorKind::NotFound, what))
+        }
     }
 }
 
@@ -58,5 +67,7 @@ mod tests {
         assert!(error.to_string().contains("groupadd --system no-such-group"), "{error}");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(number("a\0b").is_err());
+        let error = number("4294967295").expect_err("-1");
+        assert!(error.to_string().contains("4294967295 is not the number of a group"), "{error}");
     }
 }

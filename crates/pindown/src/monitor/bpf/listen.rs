@@ -7,6 +7,10 @@
 //! the bits that the umask removed are set afterwards. Clients cannot connect before the socket listens. Links at the
 //! path are not followed, and a file is replaced only if it is a socket, because the directory may belong to another
 //! user.
+//!
+//! One helper listens at a path. A socket that rejects connections belongs to a helper that was killed, or to one that
+//! has called bind(2) and not yet listen(2). So a helper holds [`StartLock`] from before the first until after the
+//! second. At its end it removes the file while the socket still listens, when no other helper replaces the file.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +19,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, open};
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with,
 };
+use tracing::warn;
 
 use super::service_manager;
+
+/// The maximum time to wait for another helper that starts at the same path. It holds the lock for a few system calls.
+const STARTING: Duration = Duration::from_secs(5);
 
 /// The users that may connect. Connecting requires the write permission for the file.
 #[derive(Clone, Copy, Debug)]
@@ -45,10 +54,11 @@ impl AllowedUsers {
 /// A socket that clients connect to.
 #[derive(Debug)]
 pub(super) struct Listener {
+    /// Removes the file when it is dropped, which is before the socket is closed. `None` if the file belongs to a
+    /// service manager.
+    pub(super) name: Option<Name>,
     pub(super) socket: OwnedFd,
     pub(super) path: PathBuf,
-    /// Removes the file when it is dropped. `None` if the file belongs to a service manager.
-    pub(super) name: Option<Name>,
 }
 
 /// The file through which clients reach a socket.
@@ -59,21 +69,68 @@ pub(super) struct Name {
     file: OwnedFd,
 }
 
-impl Name {
-    fn is_there(&self) -> bool {
-        let found = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
-        fstat(&self.file).is_ok_and(|own| found.is_ok_and(|found| found == (own.st_dev, own.st_ino)))
-    }
-}
-
 impl Drop for Name {
     /// Removes the file, unless another one has replaced it.
     fn drop(&mut self) {
-        if self.is_there() {
+        if is_file_at(&self.file, &self.path) {
             // The file may have been removed in the meantime.
             fs::remove_file(&self.path).ok();
         }
     }
+}
+
+/// The lock of the helpers that start at one path: a file next to the socket, which exists only while a helper starts.
+/// Only the owner of the file can open it, so other users cannot take the lock.
+#[derive(Debug)]
+struct StartLock {
+    path: PathBuf,
+    _file: OwnedFd,
+}
+
+impl StartLock {
+    /// Waits until no other helper starts at this path.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another process keeps the lock; otherwise errors of the system calls.
+    fn take(socket: &Path, wait: Duration) -> io::Result<Self> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let deadline = Instant::now() + wait;
+        let named = |what: &str, why: io::Error| {
+            io::Error::new(why.kind(), format!("{what} the lock file {}: {why}", path.display()))
+        };
+        // With this flag a FIFO does not wait for a reader.
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        loop {
+            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|why| named("opening", why.into()))?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The former owner may have removed the file before this lock was taken.
+                Ok(()) if is_file_at(&file, &path) => return Ok(Self { path, _file: file }),
+                Ok(()) => continue,
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let what = format!("another process that starts there holds {}", path.display());
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+                }
+                Err(why) => return Err(named("locking", why.into())),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for StartLock {
+    fn drop(&mut self) {
+        // The lock is still held, so the file is the one that was locked.
+        fs::remove_file(&self.path).ok();
+    }
+}
+
+/// Returns whether `file` is what exists at `path`. Links are not followed.
+fn is_file_at(file: &OwnedFd, path: &Path) -> bool {
+    let found = fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
+    fstat(file).is_ok_and(|own| found.is_ok_and(|found| found == (own.st_dev, own.st_ino)))
 }
 
 /// Takes over the socket that the service manager passed to this process, if it passed one.
@@ -99,7 +156,7 @@ fn inherited(socket: OwnedFd) -> io::Result<Listener> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     };
     ioctl_fionbio(&socket, true)?;
-    Ok(Listener { socket, path, name: None })
+    Ok(Listener { name: None, socket, path })
 }
 
 /// Creates the directory of the helper's default socket, in which every user may look up names.
@@ -112,15 +169,40 @@ pub(super) fn make_default_directory() -> io::Result<()> {
     }
 }
 
+/// Warns if a directory above the socket does not let the users pass that the mode of the socket allows to connect.
+pub(super) fn warn_of_closed_directories(path: &Path) {
+    let Ok(socket) = fs::symlink_metadata(path) else { return };
+    let users = if socket.mode() & 0o002 != 0 { AllowedUsers::Everybody } else { AllowedUsers::Group(socket.gid()) };
+    if let Some((directory, mode)) = closed_directory(path, users) {
+        warn!(
+            "users may not be able to connect: the directory {} has the mode {mode:04o}; give them the permission to \
+             pass it (chmod o+x), or use another path",
+            directory.display()
+        );
+    }
+}
+
+/// Returns the first directory above the socket that lacks the permission to pass it, with its mode.
+fn closed_directory(path: &Path, users: AllowedUsers) -> Option<(&Path, u32)> {
+    path.ancestors().skip(1).find_map(|directory| {
+        let name = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let found = fs::metadata(name).ok()?;
+        let is_open = found.mode() & 0o001 != 0
+            || matches!(users, AllowedUsers::Group(group) if found.gid() == group && found.mode() & 0o010 != 0);
+        (!is_open).then_some((name, found.mode() & 0o7777))
+    })
+}
+
 /// Makes a socket at `path`, and listens.
 ///
 /// # Errors
-/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is a file that is not a socket; otherwise errors
+/// `AddrInUse` if a process listens there, or another helper is starting there; `AlreadyExists` if the path is a file that is not a socket; otherwise errors
 /// of the system calls.
 pub(super) fn at(path: &Path, users: AllowedUsers) -> io::Result<Listener> {
     let make =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
     let address = SocketAddrUnix::new(path)?;
+    let _lock = StartLock::take(path, STARTING)?;
     let socket = make()?;
     fchmod(&socket, Mode::from_bits_truncate(users.mode()))?;
     if let Err(error) = bind(&socket, &address) {
@@ -153,7 +235,7 @@ pub(super) fn at(path: &Path, users: AllowedUsers) -> io::Result<Listener> {
     // The kernel reduces the length of the queue to net.core.somaxconn. It keeps the order of connections in the queue,
     // but not the order of callers that wait for room in it.
     listen(&socket, 4096)?;
-    Ok(Listener { socket, path: path.to_owned(), name: Some(name) })
+    Ok(Listener { name: Some(name), socket, path: path.to_owned() })
 }
 
 #[cfg(test)]
@@ -210,6 +292,110 @@ mod tests {
         assert_eq!(mode(&socket), 0o140_660);
         assert_eq!(fs::symlink_metadata(&socket).expect("the socket exists").gid(), own);
         drop(listener);
+        fs::remove_dir_all(&place).expect("removed");
+    }
+
+    /// Requirements: MON-034.
+    #[test]
+    fn a_helper_that_has_not_called_listen_yet_keeps_its_socket() {
+        let place = directory("listen-starting");
+        let path = place.join("socket");
+        let lock = StartLock::take(&path, STARTING).expect("no helper starts");
+        let first = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let first = first.expect("a socket");
+        bind(&first, &SocketAddrUnix::new(&path).expect("a path")).expect("bound");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| at(&path, AllowedUsers::Everybody));
+            // The time that the second helper needs to connect.
+            std::thread::sleep(Duration::from_millis(50));
+            listen(&first, 1).expect("listens");
+            drop(lock);
+            let error = second.join().expect("no panic").expect_err("the first helper listens there");
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
+        });
+        let left: Vec<_> =
+            fs::read_dir(&place).expect("the directory").flatten().map(|file| file.file_name()).collect();
+        assert_eq!(left, ["socket"]);
+        fs::remove_dir_all(&place).expect("removed");
+    }
+
+    /// Requirements: MON-034.
+    #[test]
+    fn one_of_several_helpers_that_start_at_once_listens() {
+        let place = directory("listen-race");
+        let path = place.join("socket");
+        for _ in 0..50 {
+            // Each round begins with the file of a helper that was killed.
+            let killed = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+            bind(killed.expect("a socket"), &SocketAddrUnix::new(&path).expect("a path")).expect("bound");
+            let start = std::sync::Barrier::new(3);
+            let opened: Vec<_> = std::thread::scope(|scope| {
+                let helpers = [(); 3].map(|()| {
+                    scope.spawn(|| {
+                        start.wait();
+                        at(&path, AllowedUsers::Everybody)
+                    })
+                });
+                helpers.map(|helper| helper.join().expect("no panic")).into_iter().flatten().collect()
+            });
+            assert_eq!(opened.len(), 1);
+            assert!(path.exists());
+        }
+        assert!(!path.exists());
+        fs::remove_dir_all(&place).expect("removed");
+    }
+
+    #[test]
+    fn a_lock_that_is_kept_ends_the_start() {
+        let place = directory("listen-lock");
+        let path = place.join("socket");
+        let _lock = StartLock::take(&path, STARTING).expect("no helper starts");
+        let error = StartLock::take(&path, Duration::from_millis(20)).expect_err("it is held");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("socket.lock"), "{error}");
+        let link = place.join("link");
+        symlink("nowhere", place.join("link.lock")).expect("linked");
+        let error = StartLock::take(&link, STARTING).expect_err("links are not followed");
+        assert!(error.to_string().contains("link.lock"), "{error}");
+        assert!(!place.join("nowhere").exists());
+        fs::remove_dir_all(&place).expect("removed");
+    }
+
+    /// Requirements: MON-034.
+    #[test]
+    fn the_file_is_removed_while_the_socket_listens() {
+        let place = directory("listen-end");
+        let path = place.join("socket");
+        let Listener { name, socket, .. } = at(&path, AllowedUsers::Everybody).expect("listens");
+        drop(name);
+        assert!(!path.exists());
+        let next = at(&path, AllowedUsers::Everybody).expect("no file is there");
+        drop(socket);
+        assert!(path.exists());
+        drop(next);
+        fs::remove_dir_all(&place).expect("removed");
+    }
+
+    #[test]
+    fn a_directory_that_does_not_let_clients_pass_is_found() {
+        let place = directory("listen-closed");
+        let inner = place.join("inner");
+        fs::create_dir(&inner).expect("a directory");
+        let path = inner.join("socket");
+        let own = fs::metadata(&place).expect("a directory").gid();
+        let (everybody, group) = (AllowedUsers::Everybody, AllowedUsers::Group(own));
+        let set = |directory: &Path, mode| {
+            fs::set_permissions(directory, fs::Permissions::from_mode(mode)).expect("the directory is ours");
+        };
+        set(&place, 0o755);
+        set(&inner, 0o755);
+        assert_eq!(closed_directory(&path, everybody), None);
+        set(&place, 0o710);
+        assert_eq!(closed_directory(&path, everybody), Some((place.as_path(), 0o710)));
+        assert_eq!(closed_directory(&path, group), None);
+        set(&inner, 0o700);
+        assert_eq!(closed_directory(&path, everybody), Some((inner.as_path(), 0o700)));
+        assert_eq!(closed_directory(&path, group), Some((inner.as_path(), 0o700)));
         fs::remove_dir_all(&place).expect("removed");
     }
 

@@ -80,6 +80,9 @@ pub enum BpfUnavailable {
         /// The error of the system call, or the reason why the socket is not suitable.
         why: io::Error,
     },
+    /// No helper can have these limits.
+    #[error("{0}")]
+    Limits(String),
     /// The process behind the socket runs as another user, and not as root.
     #[error("pindown-helper runs as user {0}, which is neither root nor the user of this process")]
     ForeignHelper(u32),
@@ -115,6 +118,7 @@ impl BpfUnavailable {
             | Self::HookArguments { .. }
             | Self::PreemptRt
             | Self::PageSize(_) => libc::EOPNOTSUPP,
+            Self::Limits(_) => libc::EINVAL,
             Self::NoCapability(_) | Self::ForeignHelper(_) => libc::EPERM,
             Self::Refused { .. } | Self::Missed(_) | Self::Closed => libc::EIO,
             Self::NotAllowed { .. } => libc::EACCES,
@@ -274,6 +278,7 @@ mod tests {
             (named(io::Error::other(BpfUnavailable::NoCapability("CAP_BPF"))).errno(), libc::EPERM),
             (named(io::Error::other(BpfUnavailable::PageSize(65_536))).errno(), libc::EOPNOTSUPP),
             (BpfUnavailable::PreemptRt.errno(), libc::EOPNOTSUPP),
+            (BpfUnavailable::Limits(String::new()).errno(), libc::EINVAL),
             (BpfUnavailable::NoCapability("CAP_BPF").errno(), libc::EPERM),
             (BpfUnavailable::NoHelper { path: String::new(), why: nowhere() }.errno(), libc::ENOENT),
             (BpfUnavailable::Denied(Denial::NotTheUsers).errno(), libc::EPERM),

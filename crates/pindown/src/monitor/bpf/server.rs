@@ -70,8 +70,8 @@ impl Helper {
     /// thread; [`Self::serve`] then receives them.
     ///
     /// # Errors
-    /// The reason why the programs cannot be loaded; [`BpfUnavailable::Refused`] if the process may not have as many
-    /// descriptors as `limits` need; [`BpfUnavailable::Listen`] if it cannot listen, for example because another helper
+    /// The reason why the programs cannot be loaded; [`BpfUnavailable::Limits`] if no helper can have these `limits`;
+    /// [`BpfUnavailable::Refused`] if the process may not have as many descriptors as they need; [`BpfUnavailable::Listen`] if it cannot listen, for example because another helper
     /// listens there.
     pub fn open(path: &Path, limits: Limits) -> Result<Self, BpfUnavailable> {
         Self::start(limits, || listen_at(path, AllowedUsers::Everybody))
@@ -104,6 +104,7 @@ impl Helper {
         limits: Limits,
         listen: impl FnOnce() -> Result<Listener, BpfUnavailable>,
     ) -> Result<Self, BpfUnavailable> {
+        limits.check()?;
         raise_descriptors(limits)?;
         // This is done before any thread is started, which would receive the signals.
         let signals = signals::ending().map_err(BpfUnavailable::Helper)?;
@@ -117,6 +118,7 @@ impl Helper {
                  the helper started are rejected"
             );
         }
+        listen::warn_of_closed_directories(&listener.path);
         let Limits { per_user, total, .. } = limits;
         info!(
             "listening at {}; serves at most {per_user} clients of one user, and {total} of all users",
@@ -269,6 +271,25 @@ impl Helper {
     }
 }
 
+impl Limits {
+    /// Checks whether a helper can have these limits: it must serve at least one client, and the programs have room for
+    /// 4,096 address spaces.
+    ///
+    /// # Errors
+    /// [`BpfUnavailable::Limits`] with the limit and the reason.
+    pub fn check(&self) -> Result<(), BpfUnavailable> {
+        let wrong = |why: String| Err(BpfUnavailable::Limits(why));
+        match *self {
+            Self { per_user: 0, .. } => wrong("--per-user 0: no client would be served; the minimum is 1".into()),
+            Self { total: 0, .. } => wrong("--total 0: no client would be served; the minimum is 1".into()),
+            Self { total, .. } if total > load::SPACES => {
+                wrong(format!("--total {total}: the programs have room for {} address spaces", load::SPACES))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 fn listen_at(path: &Path, users: AllowedUsers) -> Result<Listener, BpfUnavailable> {
     if path == Path::new(super::SOCKET) {
         listen::make_default_directory().map_err(|why| unable(path, why))?;
@@ -284,18 +305,18 @@ fn unable(path: &Path, why: io::Error) -> BpfUnavailable {
 /// connection, two maps for each address space, the descriptors of one message, and the connections that wait to be
 /// closed.
 fn raise_descriptors(limits: Limits) -> Result<(), BpfUnavailable> {
-    let refused = |what, why: String| Err(BpfUnavailable::Refused { what, why, requirement: None });
-    if limits.total > load::SPACES {
-        return refused("--total", format!("the programs have room for {} address spaces", load::SPACES));
-    }
     let needed = (4 * limits.total + request::STRANGERS + request::LEFT + OWN) as u64;
     let Some(now) = crate::calls::limit(libc::RLIMIT_NOFILE).filter(|now| now.rlim_cur < needed) else { return Ok(()) };
     let maximum = (now.rlim_max != libc::RLIM64_INFINITY).then_some(now.rlim_max.max(needed));
     match setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }) {
         Ok(()) => Ok(()),
-        Err(error) => refused(
-            "RLIMIT_NOFILE",
-            format!("--total {} takes {needed} descriptors ({error}); raise the limit or lower --total", limits.total),
-        ),
+        Err(error) => Err(BpfUnavailable::Refused {
+            what: "RLIMIT_NOFILE",
+            why: format!(
+                "--total {} takes {needed} descriptors ({error}); raise the limit or lower --total",
+                limits.total
+            ),
+            requirement: None,
+        }),
     }
 }

@@ -47,7 +47,10 @@ fn passed_count(variable: &dyn Fn(&str) -> Option<String>) -> io::Result<u32> {
     let Some(count) = variable("LISTEN_FDS").filter(|_| is_ours) else { return Ok(0) };
     match count.parse() {
         Ok(count @ 0..=1) => Ok(count),
-        _ => Err(invalid(&format!("LISTEN_FDS is {count}, but the helper takes one socket from a service manager"))),
+        _ => Err(invalid(&format!(
+            "LISTEN_FDS is {count}, but the helper takes one socket from a service manager; a drop-in that sets \
+             ListenSequentialPacket=PATH adds a socket, unless the line before it is ListenSequentialPacket= (empty)"
+        ))),
     }
 }
 
@@ -109,7 +112,10 @@ mod tests {
         assert_eq!(count(None, Some("1")).expect("no process"), 0);
         for wrong in ["2", "-1", "x"] {
             let error = count(Some(&own), Some(wrong)).expect_err("not one socket");
-            assert!(error.to_string().contains(&format!("LISTEN_FDS is {wrong}")), "{error}");
+            let error = error.to_string();
+            assert!(error.contains(&format!("LISTEN_FDS is {wrong}")), "{error}");
+            // A drop-in that only adds a line passes two sockets.
+            assert!(error.contains("ListenSequentialPacket= (empty)"), "{error}");
         }
     }
 
