@@ -2,7 +2,10 @@
 
 #![cfg_attr(
     not(loom),
-    expect(unsafe_code, reason = "rustix panics if a limit cannot be read; the block states why it is sound")
+    expect(
+        unsafe_code,
+        reason = "rustix panics if a limit or the size of memory cannot be read; each block states why it is sound"
+    )
 )]
 
 use std::fmt;
@@ -65,4 +68,14 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<libc::rlimit6
     // SAFETY: `limits` is valid, and every bit pattern is a valid value of its type.
     let read = unsafe { libc::getrlimit64(resource, &raw mut limits) };
     (read == 0).then_some(limits)
+}
+
+/// Returns the size in bytes of this machine's memory, with its swap; `None` if the kernel does not report it.
+#[cfg(not(loom))]
+pub(crate) fn system_memory() -> Option<u64> {
+    // SAFETY: every bit pattern is a valid value, including zeros.
+    let mut system: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` is valid.
+    let read = unsafe { libc::sysinfo(&raw mut system) };
+    (read == 0).then(|| system.totalram.saturating_add(system.totalswap).saturating_mul(system.mem_unit.into()))
 }

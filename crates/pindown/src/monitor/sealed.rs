@@ -183,6 +183,10 @@ impl Pool {
 
 /// Maps and seals an arena.
 fn arena(len: usize) -> io::Result<NonNull<u8>> {
+    // The kernel would provide the pages of a longer file one after another, and end processes when none are left.
+    if crate::calls::system_memory().is_some_and(|memory| len as u64 > memory) {
+        return Err(named("fallocate")(Errno::NOMEM));
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"pindown", flags).map_err(named("memfd_create"))?;
     // The kernel sends SIGXFSZ to a process that makes a file longer than the process's limit.
@@ -304,6 +308,14 @@ mod tests {
         // SAFETY: as above.
         let moved = unsafe { libc::mremap(start.cast(), len, 2 * len, libc::MREMAP_MAYMOVE) };
         refused("mremap", if moved == libc::MAP_FAILED { -1 } else { 0 });
+    }
+
+    #[test]
+    fn more_memory_than_the_machine_has_is_rejected() {
+        let Some(_) = sealed(1) else { return };
+        for len in [1 << 46, usize::MAX >> 1] {
+            assert_eq!(crate::calls::errno_for(&Sealed::new(len).unwrap_err()), libc::ENOMEM, "{len} bytes");
+        }
     }
 
     /// The memory before and after an arena can change.
