@@ -10,7 +10,7 @@ mod woken;
 use std::ffi::c_long;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Change, Monitor, Source, page, sys};
@@ -54,6 +54,13 @@ fn attempt(number: c_long, arguments: [u64; 6]) {
     call(number, arguments).ok();
 }
 
+/// Returns addresses that were never used before, far from those that the kernel chooses. So memory that other threads of
+/// the harness map at the same time is never in a hole that a test makes there and closes again.
+fn far_addresses(len: u64) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0x58 << 40);
+    NEXT.fetch_add(len, Ordering::Relaxed)
+}
+
 /// A mapping of some pages between unmapped pages. It is unmapped when the value is dropped.
 struct Memory {
     start: u64,
@@ -66,7 +73,9 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 impl Memory {
     fn new(pages: u64, flags: i32, fd: i64) -> Self {
         // An unmapped page before and after, so that the mappings of two tests never merge.
-        let hole = must(libc::SYS_mmap, [0, (pages + 2) * PAGE, 0, ANONYMOUS as u64, u64::MAX, 0]);
+        let hole = far_addresses((pages + 2) * PAGE);
+        let nothing = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        must(libc::SYS_mmap, [hole, (pages + 2) * PAGE, 0, nothing, u64::MAX, 0]);
         let start = hole + PAGE;
         let flags = (flags | libc::MAP_FIXED) as u64;
         must(libc::SYS_mmap, [start, pages * PAGE, READ_WRITE, flags, fd as u64, 0]);

@@ -17,7 +17,7 @@ use io_uring::{IoUring, opcode, types};
 use super::super::btf::Hooks;
 use super::super::kernel::Kernel;
 use super::super::{Monitor, Slot, Watch, load, object};
-use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, monitor, must, touched};
+use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, far_addresses, monitor, must, touched};
 
 /// The size that one page table maps: the kernel frees the table only when the advice covers all of it.
 const REGION: u64 = 512 * PAGE;
@@ -30,8 +30,7 @@ struct Region {
 
 impl Region {
     fn new(shared: bool) -> Self {
-        let room = must(libc::SYS_mmap, [0, 2 * REGION, 0, ANONYMOUS as u64, u64::MAX, 0]);
-        let start = room.next_multiple_of(REGION);
+        let start = far_addresses(2 * REGION).next_multiple_of(REGION);
         let fd = shared.then(|| {
             let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
             must(libc::SYS_ftruncate, [fd, REGION, 0, 0, 0, 0]);
