@@ -181,7 +181,7 @@ mod model {
     use super::*;
     use crate::sync::explore;
 
-    /// Ranges whose ends have the same exclusive or, so that the check of one of them is valid for the others too.
+    /// Returns a range. The exclusive or of start and end is the same for each, so each check is valid for every range.
     fn range(number: u64) -> Range {
         Range::new(0x4000 + number * 0x2000, 0x1000).expect("a range")
     }
