@@ -81,8 +81,9 @@ impl Process {
 /// # Errors
 /// The error of `getrandom`, `mmap` or `madvise`.
 pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
-    const PAGES: u32 = 1 << 26;
-    let down = (u32::from_ne_bytes(random()?) % PAGES) as usize * rustix::param::page_size();
+    const BELOW: u64 = 256 << 30;
+    let page = rustix::param::page_size() as u64;
+    let down = (u64::from(u32::from_ne_bytes(random()?)) % (BELOW / page) * page) as usize;
     let chosen = map_page(null_mut())?;
     // The address is a hint. The kernel chooses another address if it is in use or outside the process's address space.
     let page = map_page(chosen.wrapping_byte_sub(down));
