@@ -99,7 +99,8 @@ fn pending_io_worker_requests_are_reported() {
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
     let path = std::env::temp_dir().join(format!("pindown-fifo-{}", std::process::id()));
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-    must(libc::SYS_mknod, [name.as_ptr() as u64, u64::from(libc::S_IFIFO | 0o600), 0, 0, 0, 0]);
+    let here = libc::AT_FDCWD as u64;
+    must(libc::SYS_mknodat, [here, name.as_ptr() as u64, u64::from(libc::S_IFIFO | 0o600), 0, 0, 0]);
     // A worker waits for the other end of the pipe, and afterwards removes pages, which no tracepoint reports.
     let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), name.as_ptr()).flags(libc::O_RDONLY);
     let open = open.build().flags(Flags::ASYNC | Flags::IO_LINK);
@@ -110,13 +111,13 @@ fn pending_io_worker_requests_are_reported() {
     let seen = monitor.page().head();
     let early = pindown::monitor::bpf::reports_beginnings().expect("the programs are loaded");
     assert_eq!(monitor.page().busy(), early, "nothing may be kept if page tables are freed early");
-    let other = must(libc::SYS_open, [name.as_ptr() as u64, libc::O_WRONLY as u64, 0, 0, 0, 0]);
+    let other = must(libc::SYS_openat, [here, name.as_ptr() as u64, libc::O_WRONLY as u64, 0, 0, 0]);
     let results = completed(&mut ring, 2);
     assert!(results[0] >= 0 && results[1] == 0, "{results:?}");
     for fd in [other, results[0] as u64] {
         must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
     }
-    must(libc::SYS_unlink, [name.as_ptr() as u64, 0, 0, 0, 0, 0]);
+    must(libc::SYS_unlinkat, [here, name.as_ptr() as u64, 0, 0, 0, 0]);
     assert!(reported(&monitor, seen, &memory));
 }
 
