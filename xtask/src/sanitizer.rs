@@ -1,21 +1,14 @@
 //! Builds parts of the workspace with a sanitizer, and runs them.
 
 use crate::failure::{Failure, Outcome};
-use crate::packages::{self, Needed};
 use crate::place::Repository;
 use crate::program::Program;
+use crate::toolchain::SourceToolchain;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The profile of instrumented programs: optimized, with debug assertions and overflow checks.
 const PROFILE: &str = "search";
-
-/// The sources of the standard library, and a compiler of the same version, as Debian packages.
-const DEBIAN: [Needed; 3] = [
-    Needed { program: "/usr/bin/cargo", package: "cargo-web" },
-    Needed { program: "/usr/bin/rustc", package: "rustc-web" },
-    Needed { program: "/usr/lib/rustlib/src/rust/library/Cargo.lock", package: "rust-web-src" },
-];
 
 /// A sanitizer of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +55,8 @@ impl Sanitizer {
             // The flag is unstable, but the stable compiler supports it.
             Self::Address => (place.cargo().arg(command).env("RUSTC_BOOTSTRAP", "1"), "-Zsanitizer=address".to_owned()),
             Self::Thread => {
-                let (cargo, flags) = with_library(place)?;
-                (cargo.args([command, "-Zbuild-std"]), format!("-Zsanitizer=thread {flags}"))
+                let (cargo, flags) = with_library(place, command)?;
+                (cargo, format!("-Zsanitizer=thread {flags}"))
             }
         };
         // With a target of its own, the flag does not apply to build scripts and macros.
@@ -88,29 +81,14 @@ fn triple() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Returns a program of the nightly toolchain.
-pub(crate) fn nightly(name: &str) -> Program {
-    elsewhere(name).arg("+nightly")
-}
-
-/// Returns a program of another toolchain than the one that runs.
-fn elsewhere(name: &str) -> Program {
-    // Within a run of cargo, these variables name its toolchain.
-    Program::new(name).without("CARGO").without("RUSTC").without("RUSTUP_TOOLCHAIN")
-}
-
-/// Returns the cargo of a toolchain that can build the standard library with a sanitizer, and the compiler flags that
-/// it needs for that. It is the nightly toolchain, if it has the sources of the library, or else Debian's compiler.
-fn with_library(place: &Repository) -> Outcome<(Program, String)> {
-    let root = nightly("rustc").args(["--print", "sysroot"]).output();
-    let sources = root.map(|root| Path::new(root.stdout.trim()).join("lib/rustlib/src/rust/library/Cargo.lock"));
-    if sources.is_ok_and(|sources| sources.exists()) {
-        return Ok((nightly("cargo").within(&place.root), String::new()));
+/// Returns cargo with this command, of a toolchain that can build the standard library with a sanitizer, and the compiler
+/// flags that it needs for that.
+fn with_library(place: &Repository, command: &str) -> Outcome<(Program, String)> {
+    let toolchain = SourceToolchain::find("ThreadSanitizer")?;
+    let cargo = toolchain.cargo(place, command);
+    if toolchain == SourceToolchain::Nightly {
+        return Ok((cargo, String::new()));
     }
-    packages::ensure(&DEBIAN).map_err(Failure::during(
-        "ThreadSanitizer needs the sources of the standard library (rustup component add rust-src --toolchain nightly, \
-         or Debian packages)",
-    ))?;
     // Debian's compiler has neither the runtime of the sanitizer nor the linker that reads its symbols. The toolchain
     // that runs here has both.
     let found = Program::new("rustc").within(&place.root).args(["--print", "target-libdir"]).output()?;
@@ -131,8 +109,7 @@ fn with_library(place: &Repository) -> Outcome<(Program, String)> {
         "-rdynamic".to_owned(),
     ];
     let flags: Vec<String> = arguments.iter().map(|argument| format!("-Clink-arg={argument}")).collect();
-    let cargo = elsewhere("/usr/bin/cargo").within(&place.root).env("RUSTC", "/usr/bin/rustc");
-    Ok((cargo.env("RUSTC_BOOTSTRAP", "1"), format!("-Zexternal-clangrt {}", flags.join(" "))))
+    Ok((cargo, format!("-Zexternal-clangrt {}", flags.join(" "))))
 }
 
 /// The reports of the processes of a run, as files.
