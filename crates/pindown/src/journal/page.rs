@@ -159,7 +159,10 @@ impl JournalPage {
         let (start, end) = (record.start.load(Ordering::Relaxed), record.end.load(Ordering::Relaxed));
         let check = record.check.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        let unchanged = record.number.load(Ordering::Relaxed) == number + 1;
+        // The writer of a later record in this place may be overtaken by the writer of this one, which then writes the
+        // number. It has advanced the head before.
+        let is_last_here = self.head.load(Ordering::Relaxed).wrapping_sub(number) <= RECORDS as u64;
+        let unchanged = is_last_here && record.number.load(Ordering::Relaxed) == number + 1;
         match Range::between(start, end) {
             Some(range) if unchanged && check == start ^ end ^ number ^ SALT && range != Range::ALL => {
                 ChangedAddresses::Of(range)
