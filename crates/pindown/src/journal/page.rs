@@ -130,7 +130,10 @@ impl JournalPage {
             ChangedAddresses::Of(range) => range,
             ChangedAddresses::Everything => Range::ALL,
         };
-        let number = self.head.fetch_add(1, Ordering::AcqRel);
+        self.write(self.head.fetch_add(1, Ordering::AcqRel), range);
+    }
+
+    fn write(&self, number: u64, range: Range) {
         let record = &self.records[number as usize % RECORDS];
         record.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -169,5 +172,56 @@ impl JournalPage {
             }
             _ => ChangedAddresses::Everything,
         }
+    }
+}
+
+/// Loom models: records are read while monitors write them.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use crate::sync::explore;
+
+    /// Ranges whose ends have the same exclusive or, so that the check of one of them is valid for the others too.
+    fn range(number: u64) -> Range {
+        Range::new(0x4000 + number * 0x2000, 0x1000).expect("a range")
+    }
+
+    fn change(number: u64) -> ChangedAddresses {
+        ChangedAddresses::Of(range(number))
+    }
+
+    /// A monitor writes a record again that a cache reads. The cache reads one of the two changes as a whole, or a
+    /// change of everything.
+    #[test]
+    fn loom_a_record_that_is_written_again_is_not_read_in_part() {
+        explore(None, 100, || {
+            let page: &'static JournalPage = Box::leak(JournalPage::boxed());
+            page.emit(change(0));
+            let reader = loom::thread::spawn(|| [0, RECORDS as u64].map(|number| page.read(number)));
+            for number in 1..=RECORDS as u64 {
+                page.emit(change(number));
+            }
+            let read = reader.join().expect("no panic");
+            for (read, number) in read.into_iter().zip([0, RECORDS as u64]) {
+                assert!(read == change(number) || read == ChangedAddresses::Everything, "record {number}: {read:?}");
+            }
+        });
+    }
+
+    /// A thread that has its number is overtaken by another one, which writes the same place. A cache reads the change of
+    /// the first, or a change of everything, but not the range of the second.
+    #[test]
+    fn loom_an_overtaken_writer_does_not_give_its_number_to_another_change() {
+        explore(Some(3), 100, || {
+            let page: &'static JournalPage = Box::leak(JournalPage::boxed());
+            let number = page.head.fetch_add(1, Ordering::AcqRel);
+            let overtaken = loom::thread::spawn(move || page.write(number, range(0)));
+            for later in 1..=RECORDS as u64 {
+                page.emit(change(later));
+            }
+            overtaken.join().expect("no panic");
+            let read = page.read(number);
+            assert!(read == change(0) || read == ChangedAddresses::Everything, "{read:?}");
+        });
     }
 }
