@@ -36,6 +36,7 @@ mod search;
 mod steps;
 mod table;
 mod test;
+mod toolchain;
 mod walk;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +58,8 @@ enum Task {
     Test(test::Arguments),
     /// The requirements that are proved by tests that ran and passed, by area, transport and API
     Coverage(coverage::Arguments),
+    /// The unit and conformance tests on AArch64, in QEMU's emulation of a process
+    Aarch64(test::AArch64Arguments),
     /// Compares the instructions per operation (valgrind) with their checked-in ceilings
     Budget(budget::Arguments),
     /// Runs the fuzz targets
@@ -108,6 +111,7 @@ fn run(task: &Task) -> Outcome<ExitCode> {
     let is_good = match task {
         Task::Test(arguments) => test::run(&place, arguments),
         Task::Coverage(arguments) => coverage::run(&place, arguments),
+        Task::Aarch64(arguments) => test::aarch64(&place, arguments),
         Task::Budget(arguments) => budget::run(&place, arguments),
         Task::Fuzz(arguments) => fuzz::run(&place, arguments),
         Task::Search(arguments) => search::run(&place, arguments),

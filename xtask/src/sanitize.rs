@@ -7,10 +7,11 @@
 use crate::failure::{Failure, Outcome};
 use crate::place::Repository;
 use crate::results::TestEnding;
-use crate::sanitizer::{Reports, Sanitizer, nightly};
+use crate::sanitizer::{Reports, Sanitizer};
 use crate::search::{self, Searcher};
 use crate::table::table;
 use crate::test::harness;
+use crate::toolchain::nightly;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -1,8 +1,9 @@
 //! Builds parts of the workspace with a sanitizer, and runs them.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::place::Repository;
 use crate::program::Program;
+use crate::toolchain::SourceToolchain;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -56,8 +57,7 @@ impl Sanitizer {
             // The flag is unstable, but the stable compiler supports it.
             Self::Address => (place.cargo().arg(command).env("RUSTC_BOOTSTRAP", "1"), "-Zsanitizer=address"),
             Self::Thread => {
-                has_sources()?;
-                let cargo = nightly("cargo").within(&place.root).args([command, "-Zbuild-std"]);
+                let cargo = SourceToolchain::nightly()?.cargo(place, command);
                 // With system calls through the C library, the sanitizer sees that addresses are mapped again.
                 (cargo, "-Zsanitizer=thread --cfg=rustix_use_libc")
             }
@@ -82,24 +82,6 @@ impl Sanitizer {
 
 fn triple() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
-}
-
-/// Returns a program of the nightly toolchain.
-pub(crate) fn nightly(name: &str) -> Program {
-    // Within a run of cargo, these variables name its toolchain.
-    Program::new(name).without("CARGO").without("RUSTC").without("RUSTUP_TOOLCHAIN").arg("+nightly")
-}
-
-/// Checks whether the nightly toolchain has the sources of the standard library.
-fn has_sources() -> Outcome {
-    let root = nightly("rustc").args(["--print", "sysroot"]).output()?;
-    let sources = Path::new(root.stdout.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
-    if root.status.success() && sources.exists() {
-        return Ok(());
-    }
-    let missing = "the nightly toolchain with the sources of the standard library is not installed: rustup toolchain \
-                   install nightly --component rust-src";
-    Err(Failure::new(missing))
 }
 
 /// The reports of the processes of a run, as files.

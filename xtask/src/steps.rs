@@ -36,6 +36,11 @@ impl Findings {
         Self { remarks, ..self }
     }
 
+    /// Returns the lines for the end of the run.
+    pub(crate) fn remarks(&self) -> impl Iterator<Item = &str> {
+        self.remarks.iter().map(String::as_str)
+    }
+
     fn word(&self) -> &'static str {
         match self {
             Self { is_skipped: true, .. } => "SKIPPED",

@@ -24,6 +24,7 @@ use crate::application::{copy_to_device, copy_to_host};
 pub use crate::application::LIBRARY;
 use crate::fabric::Fabric;
 use crate::mesh::Mesh;
+use crate::process::this_program;
 
 /// The environment variable that selects the kind of the double's memory: memory of a pool (`1`) or mapped memory
 /// (`mapped`), instead of separate allocations. Setting CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of a
@@ -125,7 +126,7 @@ fn is_within() -> bool {
 /// Returns the name of the calling test, and the command that runs this program with only that test.
 fn within() -> (String, Command) {
     let name = std::thread::current().name().expect("threads of tests have names").to_owned();
-    let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
+    let mut command = this_program();
     command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
     (name, command)
 }

@@ -15,6 +15,8 @@ use rustix::process::{Pid, Signal};
 
 /// The environment variable with the role of a helper.
 const ROLE: &str = "PERCALE_ROLE";
+/// The environment variable with the program, and its arguments, that runs programs for another processor (an emulator).
+const RUNNER: &str = "PERCALE_RUNNER";
 /// The prefix of the lines of a helper. Other lines on its standard output come from the test harness.
 const MARK: &str = "@helper ";
 /// How long a test waits for a line.
@@ -39,6 +41,35 @@ pub fn play(roles: &[(&str, fn())]) {
 pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
     let status = Command::new("cp").arg(from).arg(to).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp failed: {status}"))) }
+}
+
+/// Returns the command that runs a program that was built with this one, or a copy of it. Programs for another processor
+/// are run by the program that the variable `PERCALE_RUNNER` names.
+#[must_use]
+pub fn command_of(program: &Path) -> Command {
+    starting_with(runner(), program)
+}
+
+/// Returns the command that runs this program again.
+///
+/// # Panics
+/// Panics if the path of this program is unknown.
+#[must_use]
+pub fn this_program() -> Command {
+    command_of(&std::env::current_exe().expect("the program has a path"))
+}
+
+fn runner() -> Vec<String> {
+    std::env::var(RUNNER).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Returns the command that runs `program` by the program and the arguments in `words`, if there are any.
+fn starting_with(words: Vec<String>, program: &Path) -> Command {
+    let mut words = words.into_iter();
+    let Some(first) = words.next() else { return Command::new(program) };
+    let mut command = Command::new(first);
+    command.args(words).arg(program);
+    command
 }
 
 /// Returns the value of an environment variable that the test set for this helper.
@@ -103,19 +134,25 @@ impl Helper {
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
         let own = std::env::current_exe().expect("the test program has a name");
-        let mut command = match program {
-            [] => Command::new(own),
-            [first, rest @ ..] => {
-                let mut command = Command::new(first);
-                command.args(rest).arg(own);
-                command
-            }
-        };
+        let words = program.iter().map(|word| (*word).to_owned()).chain(runner()).collect();
+        Self::run(starting_with(words, &own), role, variables, adjust)
+    }
+
+    /// Like [`start`](Self::start), with a copy of this program, and with the command adjusted.
+    ///
+    /// # Panics
+    /// Panics if it cannot be started.
+    #[must_use]
+    pub fn of_copy(program: &Path, role: &str, variables: &[(&str, &str)], adjust: impl FnOnce(&mut Command)) -> Self {
+        Self::run(command_of(program), role, variables, adjust)
+    }
+
+    fn run(mut command: Command, role: &str, variables: &[(&str, &str)], adjust: impl FnOnce(&mut Command)) -> Self {
         command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).envs(variables.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         adjust(&mut command);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{program:?} in the role {role}: {error}"));
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?} in the role {role}: {error}"));
         let out = child.stdout.take().expect("the output is piped");
         let (sender, lines) = channel();
         let listen = move || {

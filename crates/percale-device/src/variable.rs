@@ -23,16 +23,22 @@ use crate::{Device, DeviceError, Driver, Mapped};
 /// many. Each takes 64 bytes.
 const LATE: usize = 1 << 13;
 
+/// The size of the largest ordinary page of the processor. No other memory is in a page that is mapped for devices.
+const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
+
 /// The number of variables in a page.
-const PLACES: usize = 64;
+const PLACES: usize = PAGE / size_of::<VariablePlace>();
 
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct VariablePlace(AtomicU64);
 
 #[derive(Debug)]
-#[repr(C, align(4096))]
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Page([VariablePlace; PLACES]);
+
+const _: () = assert!(size_of::<Page>() == PAGE && align_of::<Page>() == PAGE);
 
 /// A page, which may be mapped for devices.
 #[derive(Debug)]

@@ -47,9 +47,10 @@ impl<T> Shared<T> {
     }
 }
 
-/// Publishes `value` and fences, so that no later load is performed before `value` is visible to all threads. This is
-/// one exchange, which is a full barrier between sequentially consistent accesses on every processor. Loom supports
-/// only fences for that.
+/// Publishes `value` and fences, so that no later sequentially consistent load is performed before `value` is visible to
+/// all threads. This is one exchange, which is a full barrier between sequentially consistent accesses on every
+/// processor. On AArch64, it does not order a later load with a weaker order, which may be performed before the store.
+/// Loom supports only fences for that.
 #[inline]
 pub fn publish_fenced(word: &AtomicU64, value: u64) {
     #[cfg(not(loom))]

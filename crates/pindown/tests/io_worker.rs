@@ -5,6 +5,7 @@
 use io_uring::{IoUring, opcode};
 use pindown::monitor::bpf::{Change, Monitor};
 
+/// The page size of the systems on which the kernel programs can be loaded.
 const PAGE: usize = 4096;
 
 /// Requirements: MON-012, MON-029.

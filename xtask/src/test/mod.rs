@@ -2,12 +2,14 @@
 //!
 //! The steps are independent and can be run separately (`--only`). Fast steps are first.
 
+mod aarch64;
 mod commands;
 mod features;
 mod lint;
 mod suite;
 mod supply;
 
+pub(crate) use aarch64::{Arguments as AArch64Arguments, run as aarch64};
 pub(crate) use suite::{DOUBLE, MODELS, VERBS, harness};
 
 use crate::failure::Outcome;
@@ -21,8 +23,8 @@ pub(crate) struct Arguments {
     /// Only these steps
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
-    /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, the walk,
-    /// budgets, publishing, packages
+    /// Leaves out the slow steps: tests on AArch64, loom models, the search, the run of the command, other programs'
+    /// runs, the walk, budgets, publishing, packages
     #[arg(long)]
     quick: bool,
     /// The long forms of tests and of the walk, which take hours: every rejected call, every API version, millions of
@@ -53,6 +55,8 @@ enum Step {
     Tests,
     /// The same tests over RDMA, on a test double of libibverbs
     Verbs,
+    /// The sources compile for AArch64, and unit tests pass there, in QEMU's emulation of a process
+    Aarch64,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
     /// Random operations and random lifecycle events, on fixed and new seeds
@@ -85,8 +89,8 @@ enum Step {
 
 impl Step {
     fn is_slow(self) -> bool {
-        use Step::{Budgets, Interop, Loom, Package, Perf, Publish, Search, Walk};
-        matches!(self, Loom | Search | Perf | Interop | Walk | Budgets | Publish | Package)
+        use Step::{Aarch64, Budgets, Interop, Loom, Package, Perf, Publish, Search, Walk};
+        matches!(self, Aarch64 | Loom | Search | Perf | Interop | Walk | Budgets | Publish | Package)
     }
 
     fn run(self, place: &Repository, arguments: &Arguments, steps: &mut Steps) {
@@ -104,6 +108,9 @@ impl Step {
             }),
             Self::Verbs => steps.run("verbs", "RDMA tests on a test double of libibverbs", || {
                 suite::verbs(place, arguments.filter.as_deref(), arguments.all)
+            }),
+            Self::Aarch64 => steps.run("aarch64", "tests on AArch64, emulated", || {
+                aarch64::step(place, arguments.filter.as_deref(), arguments.all)
             }),
             Self::Loom => {
                 steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place, arguments.all))

@@ -24,12 +24,12 @@ pub(super) fn tests(place: &Repository, filter: Option<&str>, all: bool) -> Outc
 }
 
 /// Returns the number of tests that run at once: two for each processor, because many tests wait.
-fn threads() -> String {
+pub(super) fn threads() -> String {
     (std::thread::available_parallelism().map_or(1, usize::from) * 2).to_string()
 }
 
 /// Selects the long forms of the tests if `all` is set.
-fn at_length(program: Program, all: bool) -> Program {
+pub(super) fn at_length(program: Program, all: bool) -> Program {
     if all { program.env("PERCALE_LONG", "1") } else { program }
 }
 
@@ -73,8 +73,13 @@ pub(super) fn loom(place: &Repository, all: bool) -> Outcome<Findings> {
     Ok(findings(&found, "no model ran"))
 }
 
+/// Returns the number of tests that ended in this way.
+pub(super) fn count(found: &[TestResult], ending: TestEnding) -> usize {
+    found.iter().filter(|test| test.ending == ending).count()
+}
+
 fn findings(found: &[TestResult], none: &str) -> Findings {
-    let count = |ending| found.iter().filter(|test| test.ending == ending).count();
+    let count = |ending| count(found, ending);
     let (passed, failed) = (count(TestEnding::Passed), count(TestEnding::Failed));
     if found.is_empty() {
         // A step that ran no checks has not passed.
@@ -93,7 +98,7 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
 }
 
 /// Returns the number of skipped tests for each missing capability and reason, in descending order.
-fn skips(found: &[TestResult]) -> Vec<String> {
+pub(super) fn skips(found: &[TestResult]) -> Vec<String> {
     let mut reasons = BTreeMap::<String, usize>::new();
     for test in found.iter().filter(|test| test.ending == TestEnding::Skipped) {
         let because = test.because.as_deref().unwrap_or("no reason given");
@@ -199,5 +204,48 @@ mod tests {
         }
         assert!(never_run.is_empty(), "these models never run; begin their names with `loom_`: {never_run:#?}");
         assert!(uncounted.is_empty(), "run the models with `sync::explore`, which counts executions: {uncounted:#?}");
+    }
+
+    /// Returns the part of a source before its tests and models.
+    fn without_tests(text: &str) -> &str {
+        let starts = ["#[cfg(test)]", "#[cfg(all(test,", "#[cfg(any(test", "#[cfg(all(any(test"];
+        let modules = text.match_indices("#[cfg(").map(|(at, _)| at).filter(|at| {
+            let (attribute, item) = text[*at..].split_once('\n').unwrap_or_default();
+            starts.iter().any(|start| attribute.starts_with(start)) && item.starts_with("mod ")
+        });
+        modules.min().map_or(text, |at| &text[..at])
+    }
+
+    /// The table in docs/ARCHITECTURE.md names each file of the rings, the rundown, the journal and the modules around
+    /// them that has a relaxed access or a fence.
+    #[test]
+    fn each_relaxed_access_and_fence_is_explained() {
+        const MODULES: [&str; 6] = [
+            "percale-memory/src/",
+            "percale-region/src/",
+            "percale-transport/src/shm/",
+            "pindown/src/journal/",
+            "pindown/src/cache/",
+            "pindown/src/monitor/",
+        ];
+        assert_eq!(without_tests("a\n#[cfg(test)]\nuse b;\n#[cfg(test)]\nmod tests {}"), "a\n#[cfg(test)]\nuse b;\n");
+        let place = Repository::find().unwrap();
+        let explained = std::fs::read_to_string(place.root.join("docs/ARCHITECTURE.md")).unwrap();
+        let (_, explained) = explained.split_once("## Memory order").expect("the section");
+        let mut missing = Vec::new();
+        for path in place.sources(&["rs"]) {
+            let name = path.strip_prefix(place.root.join("crates")).unwrap().to_string_lossy().into_owned();
+            let is_test = ["test", "model"].iter().any(|word| name.contains(word));
+            if is_test || !MODULES.iter().any(|module| name.starts_with(module)) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = without_tests(&text);
+            let has_any = text.contains("Ordering::Relaxed") || text.contains("fence(Ordering::");
+            if has_any && !explained.contains(&format!("`{name}`")) {
+                missing.push(name);
+            }
+        }
+        assert!(missing.is_empty(), "explain their memory order in docs/ARCHITECTURE.md: {missing:#?}");
     }
 }

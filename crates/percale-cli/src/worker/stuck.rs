@@ -42,8 +42,7 @@ mod tests {
     #[test]
     fn a_sleeping_process_is_described_with_its_call() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        // clock_nanosleep(2) of x86-64.
-        let expected = format!("sleep of {}, state S, call 230, in ", child.id());
+        let expected = format!("sleep of {}, state S, call {}, in ", child.id(), libc::SYS_clock_nanosleep);
         let mut described = threads_of(child.id());
         for _ in 0..2000 {
             if described.contains(&expected) {

@@ -35,8 +35,13 @@ pub struct SystemCall {
 }
 
 macro_rules! calls {
-    ($($which:ident $name:ident $number:ident: $($error:ident)+;)+) => {
-        &[$(SystemCall { name: stringify!($name), number: libc::$number, which: DeniedCalls::$which, errors: &[$($error),+] }),+]
+    ($($(#[$exists:meta])? $which:ident $name:ident $number:ident: $($error:ident)+;)+) => {
+        &[$($(#[$exists])? SystemCall {
+            name: stringify!($name),
+            number: libc::$number,
+            which: DeniedCalls::$which,
+            errors: &[$($error),+],
+        }),+]
     };
 }
 
@@ -60,6 +65,7 @@ pub const CALLS: &[SystemCall] = calls! {
     OwnDescriptors pwritev SYS_pwritev: EPERM ENOSYS;
     OwnDescriptors preadv2 SYS_preadv2: EPERM ENOSYS;
     OwnDescriptors readv SYS_readv: EPERM;
+    #[cfg(target_arch = "x86_64")]
     All open SYS_open: EPERM ENOMEM EMFILE;
     All newfstatat SYS_newfstatat: EPERM ENOMEM;
     OwnDescriptors fstat SYS_fstat: EPERM ENOMEM;
@@ -74,6 +80,7 @@ pub const CALLS: &[SystemCall] = calls! {
     All epoll_ctl SYS_epoll_ctl: EPERM ENOMEM ENOSPC;
     All epoll_pwait SYS_epoll_pwait: EPERM ENOSYS EINTR;
     All epoll_pwait2 SYS_epoll_pwait2: EPERM ENOSYS EINTR;
+    #[cfg(target_arch = "x86_64")]
     All poll SYS_poll: EPERM ENOSYS EINTR ENOMEM;
     All ppoll SYS_ppoll: EPERM ENOSYS EINTR ENOMEM;
     All timerfd_create SYS_timerfd_create: EPERM ENOSYS ENOMEM EMFILE;

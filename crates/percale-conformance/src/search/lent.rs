@@ -12,11 +12,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use percale::Segment;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::param::page_size;
 
 use super::ledger::{Fault, Verdict};
 use super::payload;
-
-const PAGE: usize = 4096;
 
 /// The byte that surrounds a buffer.
 const CANARY: u8 = 0xc7;
@@ -109,7 +108,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         // SAFETY: only this buffer uses the pages, and they are not used afterwards.
-        unsafe { rustix::mm::munmap(self.base.cast(), self.mapped + PAGE) }.unwrap_or_default();
+        unsafe { rustix::mm::munmap(self.base.cast(), self.mapped + page_size()) }.unwrap_or_default();
     }
 }
 
@@ -144,7 +143,7 @@ impl Lender {
     /// # Panics
     /// Panics if the system is out of memory.
     pub fn lend(&mut self, len: usize) -> Verdict<Lent> {
-        let mapped = len.max(1).div_ceil(PAGE) * PAGE;
+        let mapped = len.max(1).next_multiple_of(page_size());
         if let Some(at) = self.free.iter().rposition(|free| free.mapped == mapped) {
             let mut lent = self.free.swap_remove(at);
             lent.paint(len);
@@ -160,10 +159,10 @@ impl Lender {
         let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         self.pages += 1;
         // SAFETY: creates a new mapping at an address that the kernel chooses, so no existing memory is affected.
-        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped + PAGE, both, private) };
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped + page_size(), both, private) };
         let base: *mut u8 = base.expect("memory for a buffer").cast();
         // SAFETY: this is the last page of the new mapping, which is not in use.
-        unsafe { rustix::mm::mprotect(base.wrapping_add(mapped).cast(), PAGE, MprotectFlags::empty()) }
+        unsafe { rustix::mm::mprotect(base.wrapping_add(mapped).cast(), page_size(), MprotectFlags::empty()) }
             .expect("a page");
         Lent { base, mapped, offset: 0, len: 0 }
     }

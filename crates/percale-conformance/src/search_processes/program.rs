@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::counts::Counts;
 use super::plan::{RoundPlan, TRANSPORTS};
 use super::supervisor::{self, RoundReport};
+use crate::process::this_program;
 use crate::search::program::quoted;
 
 /// The environment variable that is set in the first process of a PID namespace.
@@ -128,8 +129,9 @@ fn apart(words: &[String]) -> Option<ExitCode> {
         if !unshare("true").stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()) {
             continue;
         }
-        let own = std::env::current_exe().ok()?;
-        let status = unshare(own.to_str()?).args(words).env(APART, "1").status().ok()?;
+        let own = this_program();
+        let status =
+            unshare(own.get_program().to_str()?).args(own.get_args()).args(words).env(APART, "1").status().ok()?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         return Some(code.map_or(ExitCode::FAILURE, ExitCode::from));
     }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use super::counts::Counts;
 use super::plan::{OPERATION_TIMEOUT, PART, RoundPlan};
 use super::proxy::Proxies;
 use super::{stranger, successor};
+use crate::process::this_program;
 use crate::random::Random;
 
 /// The results of a round.
@@ -119,7 +120,7 @@ impl Round<'_> {
         let mut head = format!("{number} {}", 1 + number * 64);
         ports.iter().for_each(|port| head += &format!(" {port}"));
         let log = File::create(self.report.logs.join(format!("worker-{number}.log"))).expect("a log");
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = this_program();
         command.env(PART, format!("{head}|{}", self.plan.write()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("a worker");

@@ -474,11 +474,14 @@ pub fn send_with_more_flag_is_executed_without_a_successor<F: Transport>() {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).with(OpFlags::MORE));
         mesh.done(received);
         mesh.done(sent);
-        let received: Vec<u64> = (0..10).map(|_| mesh.receive(1, Receive::into(target))).collect();
+        let targets: Vec<_> = (0..10).map(|_| Memory::blank(len)).collect();
+        let received: Vec<u64> = targets.iter().map(|target| mesh.receive(1, Receive::into(*target))).collect();
         let more = |at| if at == 9 { OpFlags::empty() } else { OpFlags::MORE };
         let sent: Vec<u64> =
             (0..10).map(|at| mesh.send(0, 1, Send::of(Memory::content(at, len)).with(more(at)))).collect();
         mesh.all_done(received.into_iter().chain(sent));
-        same(&target.read(), &content(9, len), "the last of ten");
+        for (target, at) in targets.iter().zip(0..) {
+            same(&target.read(), &content(at, len), "one of ten");
+        }
     }
 }

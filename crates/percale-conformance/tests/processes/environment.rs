@@ -132,10 +132,7 @@ fn copy_for_all() -> Option<Copy> {
 impl Copy {
     /// Starts the copy as the user `nobody`.
     fn start(&self, role: &str, variables: &[(&str, &str)]) -> Helper {
-        let program = self.directory.join("program");
-        let program = program.to_str().expect("a plain name");
-        // `env` executes the copy. The name of this program follows, and is only an argument that matches no test.
-        Helper::through(&["/usr/bin/env", program], role, variables, |command| {
+        Helper::of_copy(&self.directory.join("program"), role, variables, |command| {
             command.uid(NOBODY).gid(NOBODY).current_dir("/");
         })
     }

@@ -1,14 +1,15 @@
 //! The search with several processes ends its rounds, regardless of what happens to its workers.
 
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
+use percale_conformance::process::command_of;
 use percale_conformance::watchdog::Watchdog;
 
 /// Runs a round over shared memory with these kinds of events.
 fn round(seed: u64, kinds: &str) -> (bool, String) {
     let _watchdog = Watchdog::within("a round of the search", Duration::from_secs(300));
-    let mut search = Command::new(env!("CARGO_BIN_EXE_search-processes"));
+    let mut search = command_of(Path::new(env!("CARGO_BIN_EXE_search-processes")));
     search.args(["--transport", "shm", "--rounds", "1", "--set", "active=4", "--set", "workers=4", "--kinds", kinds]);
     let output = search.args(["--seed", &seed.to_string()]).output().expect("the search runs");
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())

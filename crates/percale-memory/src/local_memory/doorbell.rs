@@ -421,7 +421,9 @@ impl Doorbell {
             return;
         }
         if let Some(wake_method) = self.asleep.must_wake() {
-            self.mapped.page().disarm(); // Prevents an endpoint that is about to sleep on the word from sleeping.
+            // Prevents an endpoint that is about to sleep on the word from sleeping. The call that follows orders the
+            // store: FUTEX_WAKE executes a full fence before it looks for sleepers.
+            self.mapped.page().disarm();
             self.mapped.wake_with(wake_method);
         }
     }

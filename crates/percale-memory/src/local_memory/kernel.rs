@@ -227,15 +227,19 @@ fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
 }
 
 fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
-    let page = rustix::param::page_size();
-    let start = memory.as_ptr().addr() & !(page - 1);
-    // A region of the whole address space includes the last page. The end of that page cannot be represented as an
-    // address.
-    let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
-    let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
+    let (start, len) = whole_pages(memory.as_ptr().addr(), memory.len(), rustix::param::page_size())
+        .ok_or(rustix::io::Errno::FAULT)?;
     // SAFETY: this advice does not change any contents, and fails if the memory is not mapped.
     unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, advice) }?;
     Ok(())
+}
+
+/// Returns the start and the length of the pages that contain `len` bytes at `start`. Returns `None` if the end of the
+/// last page cannot be represented as an address, as for a region of the whole address space.
+pub(super) fn whole_pages(start: usize, len: usize, page: usize) -> Option<(usize, usize)> {
+    let first = start & !(page - 1);
+    let end = start.checked_add(len)?.checked_next_multiple_of(page)?;
+    Some((first, end - first))
 }
 
 fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result<()>) -> io::Result<()> {
@@ -319,6 +323,30 @@ mod tests {
         // SAFETY: this is the second page of that mapping, which is not used.
         unsafe { rustix::mm::munmap(start.wrapping_byte_add(page), page) }.unwrap();
         (start.cast(), page)
+    }
+
+    /// The variable states the page size that an emulator or a guest should have.
+    #[test]
+    fn page_size_is_the_stated_one() {
+        if let Ok(size) = std::env::var("PERCALE_PAGE_SIZE") {
+            assert_eq!(rustix::param::page_size().to_string(), size);
+        }
+    }
+
+    #[test]
+    fn whole_pages_contain_the_range_at_every_page_size() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for start in [0, 1, 4096, page - 1, page, 3 * page + 4096, usize::MAX - 3 * page] {
+                for len in [0, 1, 4096, page, page + 1] {
+                    let (first, bytes) = whole_pages(start, len, page).unwrap();
+                    assert!(first.is_multiple_of(page) && bytes.is_multiple_of(page));
+                    assert!(first <= start && start - first < page);
+                    assert!(start + len <= first + bytes && first + bytes - (start + len) < page);
+                }
+            }
+            assert_eq!(whole_pages(1, usize::MAX - 1, page), None);
+            assert_eq!(whole_pages(2, usize::MAX, page), None);
+        }
     }
 
     fn segment(ptr: *mut u8, len: usize) -> Segment {

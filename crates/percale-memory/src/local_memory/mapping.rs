@@ -100,8 +100,8 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Makes the pages of `len` bytes starting at `offset` present, so that reading them cannot fail for lack of
-    /// memory.
+    /// Makes the pages that contain `len` bytes starting at `offset` present, so that reading them cannot fail for lack
+    /// of memory.
     ///
     /// # Errors
     /// `InvalidInput` if the range is not within the mapping; otherwise the error of `madvise`.
@@ -109,9 +109,13 @@ impl Mapping {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let start = self.as_ptr().wrapping_add(offset).cast();
+        // The advice is given for whole pages, and the offset need not be a multiple of the system's page size. A
+        // mapping starts at a page.
+        let (first, len) = kernel::whole_pages(offset, len, rustix::param::page_size()).ok_or(Errno::INVAL)?;
+        let start = self.as_ptr().wrapping_add(first).cast();
         Ok(uninterrupted(|| {
-            // SAFETY: the range lies within this mapping; the advice does not change any contents.
+            // SAFETY: the pages contain a part of this mapping, and a mapping has whole pages; the advice does not
+            // change any contents.
             unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateRead) }
         })?)
     }
@@ -286,7 +290,10 @@ mod tests {
         assert!(Mapping::of(fd.as_fd(), 8192).is_err(), "mapped for writing through the published descriptor");
         assert!(rustix::io::pwrite(&fd, &[1], 0).is_err(), "written through the descriptor");
         let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
-        theirs.populate(4096, 4096).unwrap();
+        // Neither the offset nor the length is a multiple of a page.
+        for (offset, len) in [(4096, 4096), (5000, 1), (8191, 1), (0, 8192)] {
+            theirs.populate(offset, len).unwrap();
+        }
         assert_eq!(theirs.populate(4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         // SAFETY: the mapping is alive and long enough, and has no other user.
         unsafe { ours.as_ptr().wrapping_add(5000).write_volatile(7) };

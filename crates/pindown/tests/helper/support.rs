@@ -13,6 +13,7 @@ use pindown::monitor::bpf::loadable;
 use crate::copied::copy_program;
 
 pub(crate) const NOBODY: u32 = 65534;
+/// The page size of the systems on which the kernel programs can be loaded.
 pub(crate) const PAGE: usize = 4096;
 
 /// Returns the program under test: another build of it if `PINDOWN_HELPER` contains a path.

@@ -14,8 +14,9 @@ use io_uring::{IoUring, opcode, types};
 use pindown::monitor::Choice;
 use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, Use};
 
-/// The page size in bytes.
-pub(crate) const PAGE: u64 = 4096;
+/// The unit of the tests in bytes: a page, or on processors with several page sizes the largest one, which is several
+/// pages on a system with smaller pages.
+pub(crate) const PAGE: u64 = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 pub(crate) const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 pub(crate) const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const NO_FILE: u64 = u64::MAX;

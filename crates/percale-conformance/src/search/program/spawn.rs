@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::{Done, Fault, RunTransport, double};
+use crate::process::this_program;
 
 /// The results of a helper.
 #[derive(Debug)]
@@ -72,8 +73,7 @@ fn kind(name: &str) -> &'static str {
 
 /// Returns the command of a helper that executes runs for this time, starting with this seed.
 pub(super) fn helper(transport: RunTransport, seed: u64, time: Duration) -> Command {
-    let program = std::env::current_exe().expect("the program has a path");
-    let mut command = Command::new(program);
+    let mut command = this_program();
     command.arg("child").arg(transport.name()).arg(seed.to_string()).arg(time.as_millis().to_string());
     if transport == RunTransport::Verbs {
         command.envs(double::path().map(|path| (double::LIBRARY, path)));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit};
 
 use super::{Open, PART, Worker};
+use crate::process::this_program;
 use crate::search_processes::ignored;
 use crate::search_processes::inherited::Child;
 
@@ -104,7 +105,7 @@ impl<A: Open> Worker<A> {
                 std::thread::sleep(Duration::from_secs(10));
             }
         }
-        let mut command = std::process::Command::new("/proc/self/exe");
+        let mut command = this_program();
         let failed = std::os::unix::process::CommandExt::exec(command.env(PART, "linger"));
         self.ledger.fault(&format!("cannot execute: {failed}"));
     }

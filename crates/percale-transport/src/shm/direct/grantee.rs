@@ -15,7 +15,8 @@ use crate::peer_process::PeerProcess;
 use crate::region::{Grantee, Registered};
 use crate::shm::pair::PairMemory;
 
-/// The entries are backed with memory in steps of this many bytes: one page.
+/// The entries are backed with memory in steps of this many bytes, the size of the smallest page. Larger pages contain
+/// several steps.
 const BACKED_STEP: usize = 4096;
 
 /// A mapped key page, of this process or of a peer.
@@ -42,8 +43,8 @@ impl KeyPage {
         // reference. An entry is an atomic, so other threads and processes may write to it. A peer's page cannot be
         // written by this process: its entries are only loaded. For loads from read-only memory std::sync::atomic
         // guarantees only relaxed loads of a word. This code relies on the assumption that acquire loads of a word are
-        // also plain loads (with an order): processors with 64-bit words have such a load, and on x86-64 it is the same
-        // instruction.
+        // also plain loads (with an order): processors with 64-bit words have such a load. On x86-64 it is the same
+        // instruction, on AArch64 it is LDAR, which does not write.
         Some(unsafe { &*entry })
     }
 

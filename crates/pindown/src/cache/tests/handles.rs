@@ -16,8 +16,9 @@ fn register(cache: &Cache<Arc<ModelMemory>>, range: Range) -> Registration {
 #[test]
 fn register_returns_separate_handles_for_overlapping_ranges() {
     let (memory, cache, notifier) = cache();
-    let one = register(&cache, bytes(0x1_0000, 100));
-    let other = register(&cache, bytes(0x1_0010, 8000));
+    let start = 16 * page_size();
+    let one = register(&cache, bytes(start, 100));
+    let other = register(&cache, bytes(start + 16, 2 * page_size() - 192));
     assert_ne!(one.handle, other.handle);
     assert_eq!(one.remote_key, one.local_key + 1000);
     cache.deregister(one.handle).expect("known");
@@ -27,7 +28,7 @@ fn register_returns_separate_handles_for_overlapping_ranges() {
     assert_eq!(cache.check(), Some(other.handle));
     cache.deregister(other.handle).expect("a changed registration is still known");
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 2);
-    let again = register(&cache, bytes(0x1_0000, 100));
+    let again = register(&cache, bytes(start, 100));
     assert!(again.handle != one.handle && again.handle != other.handle, "no handle is used twice");
 }
 
@@ -38,7 +39,7 @@ fn each_changed_registration_is_reported_once() {
     // Figure 4: three registrations of three pages. Two of them contain the middle page.
     let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
     // Figure 3: two registrations of one page.
-    let figure_3 = [bytes(0x9_0000, 8), bytes(0x9_0800, 8)].map(|range| register(&cache, range));
+    let figure_3 = [0, page_size() / 2].map(|at| register(&cache, bytes(0x90 * page_size() + at, 8)));
     assert_eq!(cache.check(), None, "no change is reported");
     notifier.changed(pages(11, 1));
     let reported = [cache.check(), cache.check(), cache.check()];

@@ -1,5 +1,10 @@
 //! Addresses at which pages were dropped, as recorded by the reading thread. That thread must not allocate, so the
 //! number of ranges is fixed.
+//!
+//! The words of a range may be read while the range is merged with another. The result may then lack the new addresses,
+//! and never the old ones, because a range only grows. That is sufficient: the reading thread reports the change in the
+//! journal after it has recorded the range (Release), so a registration that did not find it is dropped, and the next
+//! look-up, which has read the journal (Acquire), finds the range.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
