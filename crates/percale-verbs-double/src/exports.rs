@@ -68,7 +68,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::De
         let mut device: Box<Device> = zeroed();
         device.place = place;
         for (to, from) in device.abi.name[..abi::NAME_MAX - 1].iter_mut().zip(one.name.bytes()) {
-            *to = from.cast_signed();
+            *to = c_char::from_ne_bytes([from]);
         }
         device.abi.dev_name = device.abi.name;
         (device.abi.node_type, device.abi.transport_type) = if one.settings.rc { (1, 0) } else { (-1, -1) };
