@@ -15,6 +15,7 @@ use crate::program::Program;
 use crate::results::TestEnding;
 use crate::steps::Findings;
 use crate::toolchain::SourceToolchain;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ enum Extent {
 
 /// Tests that QEMU's emulation of a process cannot run, by a part of their names, with the reason. The reasons were found
 /// with QEMU 7.2.
-const CANNOT_RUN: [(&str, &str); 43] = [
+const CANNOT_RUN: [(&str, &str); 45] = [
     ("calls_in_a_forked_child_fail", FORKED),
     ("calls_on_inherited_domain_objects_are_rejected", FORKED),
     ("calls_on_inherited_objects_are_rejected", FORKED),
@@ -101,6 +102,8 @@ const CANNOT_RUN: [(&str, &str); 43] = [
     ("event_flags_changed_by_a_peer_do_not_block_threads", FLAGGED),
     ("arenas_larger_than_memory_are_not_mapped", MAPPED),
     ("revoked_mapping_in_use_counts_against_the_limit", MAPPED),
+    ("both_query_methods_agree_on_heap_stack_and_code", LISTED),
+    ("lowered_break_is_reported", TRACED),
     ("endless_and_truncated_input_uses_bounded_memory", MEASURED),
     ("idle_shm_peers_cost_little", MEASURED),
     ("idle_tcp_peers_cost_little", MEASURED),
@@ -118,6 +121,8 @@ const INFORMED: &str = "QEMU returns only 4 bytes of TCP_INFO, by which unacknow
 const LOCKED: &str = "QEMU does not emulate mlock2(2)";
 const FLAGGED: &str = "QEMU does not emulate the flags of preadv2(2)";
 const MAPPED: &str = "QEMU has no addresses for a mapping of half a terabyte";
+const LISTED: &str = "QEMU copies /proc/self/maps when it is opened, so later mappings are missing";
+const TRACED: &str = "QEMU does not emulate bpf(2)";
 const MEASURED: &str = "the memory of the process includes that of QEMU";
 
 /// `cargo xtask aarch64`.
@@ -179,8 +184,14 @@ fn check(place: &Repository, extent: Extent, filter: Option<&str>, page_size: Op
     }
     let (passed, failed) = (count(&found, TestEnding::Passed), count(&found, TestEnding::Failed));
     let note = format!("{} skipped, {} cannot run", count(&found, TestEnding::Skipped), CANNOT_RUN.len());
-    let cannot = CANNOT_RUN.iter().map(|(name, why)| format!("cannot run: {name}: {why}"));
-    Ok(Findings::new(passed, failed, note).with_remarks(skips(&found).into_iter().chain(cannot).collect()))
+    Ok(Findings::new(passed, failed, note).with_remarks(skips(&found).into_iter().chain(cannot_run()).collect()))
+}
+
+/// Returns the tests that cannot run, for each reason.
+fn cannot_run() -> Vec<String> {
+    let mut reasons = BTreeMap::<&str, Vec<&str>>::new();
+    CANNOT_RUN.iter().for_each(|(name, why)| reasons.entry(why).or_default().push(name));
+    reasons.iter().map(|(why, names)| format!("cannot run, because {why}: {}", names.join(", "))).collect()
 }
 
 /// Returns cargo with this command, of a toolchain that has the standard library for AArch64 or can build it.

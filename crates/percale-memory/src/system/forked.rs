@@ -82,12 +82,12 @@ impl Process {
 /// The error of `getrandom`, `mmap` or `madvise`.
 pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
     /// Some programs reserve hundreds of gigabytes below the addresses that the kernel chooses, so that none near these
-    /// is free.
-    const TRIES: u32 = 16;
+    /// is free. Then any lower address is tried.
+    const TRIES: [u32; 2] = [8, 24];
     let chosen = map_page(null_mut())?;
     let mut page = chosen;
-    for attempt in 0..TRIES {
-        let reach = if attempt < TRIES / 2 { 256 << 30 } else { chosen.addr() / 2 };
+    for attempt in 0..TRIES.iter().sum() {
+        let reach = if attempt < TRIES[0] { chosen.addr().min(256 << 30) } else { chosen.addr() };
         let down = usize::from_ne_bytes(random()?) % (reach / rustix::param::page_size()) * rustix::param::page_size();
         let wanted = chosen.wrapping_byte_sub(down);
         // The address is a hint. The kernel chooses another address if it is in use or outside the process's address
