@@ -13,6 +13,7 @@ use crate::place::Repository;
 use crate::program::Program;
 use crate::steps::Findings;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -47,6 +48,11 @@ const PKG_CONFIG: Needed = Needed { program: "pkg-config", package: "pkgconf" };
 
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let prefix = std::path::absolute(&arguments.prefix)?;
+    suitable("--prefix", &prefix)?;
+    suitable("--libdir", &arguments.libdir)?;
+    if arguments.libdir.is_absolute() {
+        return Err(Failure::new("--libdir: the directory must be relative to the prefix"));
+    }
     install(place, arguments, &prefix)?;
     if arguments.destdir.is_none() {
         println!("export PKG_CONFIG_PATH={}", prefix.join(&arguments.libdir).join("pkgconfig").display());
@@ -58,6 +64,18 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
         }
     }
     Ok(true)
+}
+
+/// Checks that pkg-config, systemd and linkers read a directory's path as it is, without quotes.
+fn suitable(option: &str, directory: &Path) -> Outcome {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._+~@:,-".contains(byte);
+    if directory.as_os_str().as_bytes().iter().all(allowed) {
+        return Ok(());
+    }
+    let name = directory.display();
+    Err(Failure::new(format!(
+        "{option} {name}: the path may contain only letters, digits and the characters / . _ + ~ @ : , -"
+    )))
 }
 
 /// Builds and installs the files, below `destdir` if it is set.
@@ -183,5 +201,22 @@ impl Linking {
             return Ok(());
         }
         Err(Failure::new(format!("it printed: {printed}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::suitable;
+    use std::path::Path;
+
+    #[test]
+    fn paths_that_units_and_pkg_config_misread_are_rejected() {
+        for path in ["/usr/local", "/opt/percale-0.2.0", "lib/x86_64-linux-gnu", "/home/a@b/c++~1"] {
+            suitable("--prefix", Path::new(path)).unwrap();
+        }
+        for path in ["/opt/a b", "/opt/R&D", "/opt/50%h", "/opt/x|y", "/opt/a\\n", "/opt/${prefix}", "/opt/\u{e9}"] {
+            let error = suitable("--prefix", Path::new(path)).unwrap_err().to_string();
+            assert!(error.contains("may contain only"), "{error}");
+        }
     }
 }
