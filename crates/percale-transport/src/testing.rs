@@ -3,13 +3,32 @@
 #![expect(unsafe_code, reason = "tests lend memory to links; each block states its own reason")]
 
 use std::collections::HashMap;
+#[cfg(test)]
+use std::process::{Child, Command};
+#[cfg(test)]
+use std::sync::Arc;
 
 use super::{ConnectionId, Landing, PullError, Sink};
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments, View};
+#[cfg(test)]
+use crate::peer_process::PeerProcess;
 use crate::region::lease::Lease;
 use crate::wire::head::Head;
+
+/// Starts a process that sleeps, and waits until it has executed its program: a peer that executes a program has ended.
+/// (In QEMU's emulation, `spawn` returns before that.)
+#[cfg(test)]
+pub fn sleeping_peer() -> (Child, Arc<PeerProcess>) {
+    let child = Command::new("sleep").arg("100").spawn().unwrap();
+    let name = format!("/proc/{}/comm", child.id());
+    while std::fs::read_to_string(&name).unwrap().trim_end() != "sleep" {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let process = PeerProcess::of(child.id().cast_signed()).unwrap();
+    (child, Arc::new(process))
+}
 
 /// Memory that is lent to links. It lives as long as this value, which the test keeps until it has dropped its links.
 #[derive(Debug)]

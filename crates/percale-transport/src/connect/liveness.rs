@@ -99,6 +99,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
+    use crate::testing::sleeping_peer;
 
     #[test]
     fn socket_pair_reports_credentials_and_hang_up() {
@@ -120,10 +121,9 @@ mod tests {
 
     #[test]
     fn pidfd_reports_death_while_the_socket_is_held_elsewhere() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let (mut child, process) = sleeping_peer();
         let (a, _held) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
         let watched = WatchedObjects { process, control: a.into() };
         assert_eq!(watched.end_reason(), None);
         child.kill().unwrap();

@@ -94,29 +94,16 @@ impl Memory {
     }
 }
 
-/// The minimum of two floats; a number if the other is a NaN. `f64::min` returns a NaN on AArch64 if one of the two is a
-/// signaling NaN.
-macro_rules! least {
-    ($one:expr, $other:expr) => {
+/// The minimum or maximum of two floats; a number if the other is a NaN. `f64::min` returns a NaN on AArch64 if one of the
+/// two is a signaling NaN.
+macro_rules! extreme {
+    ($one:expr, $which:ident, $other:expr) => {
         if $one.is_nan() {
             $other
         } else if $other.is_nan() {
             $one
         } else {
-            $one.min($other)
-        }
-    };
-}
-
-/// The maximum of two floats, as for [`least`].
-macro_rules! greatest {
-    ($one:expr, $other:expr) => {
-        if $one.is_nan() {
-            $other
-        } else if $other.is_nan() {
-            $one
-        } else {
-            $one.max($other)
+            $one.$which($other)
         }
     };
 }
@@ -136,11 +123,11 @@ fn model(op: AtomicOp, datatype: Datatype, t: u64, o: u64, c: u64) -> u64 {
         U64 => integer(op, t.into(), o.into(), c.into()),
         F32 => {
             let [t, o, c] = [t, o, c].map(|bits| f32::from_bits(bits as u32));
-            pick(op, [t, o, c], [least!(t, o), greatest!(t, o), t + o, t * o], [0.0, 1.0]).to_bits().into()
+            pick(op, [t, o, c], [extreme!(t, min, o), extreme!(t, max, o), t + o, t * o], [0.0, 1.0]).to_bits().into()
         }
         F64 => {
             let [t, o, c] = [t, o, c].map(f64::from_bits);
-            pick(op, [t, o, c], [least!(t, o), greatest!(t, o), t + o, t * o], [0.0, 1.0]).to_bits()
+            pick(op, [t, o, c], [extreme!(t, min, o), extreme!(t, max, o), t + o, t * o], [0.0, 1.0]).to_bits()
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::shm::draining_link::Release;
+use crate::testing::sleeping_peer;
 
 /// The length of a transfer in bytes. It takes several dozen chunks.
 const LEN: usize = 4 << 20;
@@ -117,8 +118,7 @@ fn withdrawn_message_is_not_delivered() {
 
 #[test]
 fn memory_is_given_back_when_the_process_ends() {
-    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-    let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
+    let (mut child, process) = sleeping_peer();
     let [a, b] = parts(false);
     let mut both = [a, b].map(|parts| {
         let (doorbell, process) = (Arc::clone(&parts.my_doorbell), Some(Arc::clone(&process)));

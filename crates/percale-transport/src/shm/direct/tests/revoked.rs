@@ -9,6 +9,7 @@ use crate::peer_process::PeerProcess;
 use crate::region::{CloseError, Grantee, Registered};
 use crate::shm::direct::grantee::ShmGrantee;
 use crate::shm::pair::{PairMemory, pair_memory};
+use crate::testing::sleeping_peer;
 
 /// Requirements: MR-067.
 #[test]
@@ -267,8 +268,7 @@ fn end_of_a_link_keeps_the_grants_of_other_peers() {
 #[test]
 fn a_dead_peer_is_not_waited_for() {
     let domain = domain();
-    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-    let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
+    let (mut child, process) = sleeping_peer();
     let (pair, grantee, region, _) = grantee(&domain, Some(&process));
     Announcer::default().enter(pair.announcements(1));
     assert!(!grantee.has_retired(0, grantee.snapshot()));
