@@ -20,10 +20,7 @@ const CHECK: &str = "user-namespaces";
 pub(super) fn finding(surroundings: &Surroundings) -> io::Result<Finding> {
     Ok(match unshare_in_child()? {
         Ok(()) => Finding::works(CHECK, "a process may create one"),
-        Err(error) => {
-            let setting = fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_default();
-            refused(error, setting.trim() == "0", surroundings)
-        }
+        Err(error) => refused(error, Obstacle::find(), surroundings),
     })
 }
 
@@ -61,22 +58,69 @@ fn unshare_in_child() -> io::Result<Result<(), Errno>> {
     })
 }
 
-fn refused(error: Errno, is_turned_off: bool, surroundings: &Surroundings) -> Finding {
+/// What makes the kernel return EPERM, besides a system call filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Obstacle {
+    /// A setting of kernels of Debian and others.
+    TurnedOff,
+    /// A setting of AppArmor. It does not apply to root.
+    Restricted,
+    /// The root directory of this process is not that of its mounts.
+    Chroot,
+}
+
+impl Obstacle {
+    fn find() -> Option<Self> {
+        let setting = |name: &str| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_chroot() {
+            Some(Self::Chroot)
+        } else if setting("unprivileged_userns_clone").trim() == "0" {
+            Some(Self::TurnedOff)
+        } else if !is_root && setting("apparmor_restrict_unprivileged_userns").trim() == "1" {
+            Some(Self::Restricted)
+        } else {
+            None
+        }
+    }
+}
+
+/// Returns whether this process runs in a chroot: nothing is mounted at its root directory. (A chroot whose directory is
+/// a mount is not recognized.)
+fn is_chroot() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    !mounts.is_empty() && !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/"))
+}
+
+fn refused(error: Errno, obstacle: Option<Obstacle>, surroundings: &Surroundings) -> Finding {
+    let reason = match (error, obstacle) {
+        (Errno::PERM, Some(Obstacle::Chroot)) => ", because this is a chroot",
+        (Errno::PERM, None) => " (by a filter, a security module, or because this is a chroot)",
+        _ => "",
+    };
     let detail = format!(
-        "unshare failed: {}; rootless containers (Podman, Apptainer) do not start; percale does not need them",
+        "unshare failed: {}{reason}; rootless containers (Podman, Apptainer) do not start; percale does not need them",
         std::io::Error::from(error)
     );
-    let remedy = match error {
-        Errno::NOSPC => Remedy::new(
+    let remedy = match (error, obstacle) {
+        (Errno::NOSPC, _) => Remedy::new(
             "Permit more user namespaces (each level of containers has its own limit):",
             [surroundings.as_root("sysctl user.max_user_namespaces=16384")],
         ),
-        Errno::INVAL | Errno::NOSYS => {
+        (Errno::INVAL | Errno::NOSYS, _) => {
             Remedy::new("Install a kernel with CONFIG_USER_NS (of Debian):", [surroundings.install_kernel()])
         }
-        _ if is_turned_off => Remedy::new(
+        (Errno::PERM, Some(Obstacle::Chroot)) => Remedy::new(
+            "Start programs in DIRECTORY as in a container, instead of by chroot:",
+            [surroundings.as_root("systemd-nspawn --directory=DIRECTORY PROGRAM")],
+        ),
+        (_, Some(Obstacle::TurnedOff)) => Remedy::new(
             "Permit user namespaces of ordinary users:",
             [surroundings.as_root("sysctl kernel.unprivileged_userns_clone=1")],
+        ),
+        (_, Some(Obstacle::Restricted)) => Remedy::new(
+            "Permit user namespaces of ordinary users:",
+            [surroundings.as_root("sysctl kernel.apparmor_restrict_unprivileged_userns=0")],
         ),
         _ => surroundings.allow_calls("unshare"),
     };
@@ -90,10 +134,14 @@ mod tests {
     #[test]
     fn each_refusal_has_its_command() {
         let user = Surroundings::example();
-        let command = |error, off| refused(error, off, &user).remedy.unwrap().commands[0].clone();
-        assert_eq!(command(Errno::NOSPC, false), "sudo sysctl user.max_user_namespaces=16384");
-        assert_eq!(command(Errno::PERM, true), "sudo sysctl kernel.unprivileged_userns_clone=1");
-        assert!(command(Errno::PERM, false).contains("systemctl edit"));
-        assert!(command(Errno::INVAL, false).contains("linux-image"));
+        let command = |error, obstacle| refused(error, obstacle, &user).remedy.unwrap().commands[0].clone();
+        assert_eq!(command(Errno::NOSPC, None), "sudo sysctl user.max_user_namespaces=16384");
+        let turned_off = command(Errno::PERM, Some(Obstacle::TurnedOff));
+        assert_eq!(turned_off, "sudo sysctl kernel.unprivileged_userns_clone=1");
+        let restricted = command(Errno::ACCESS, Some(Obstacle::Restricted));
+        assert_eq!(restricted, "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0");
+        assert!(command(Errno::PERM, Some(Obstacle::Chroot)).contains("systemd-nspawn"));
+        assert!(command(Errno::PERM, None).contains("systemctl edit"));
+        assert!(command(Errno::INVAL, None).contains("linux-image"));
     }
 }

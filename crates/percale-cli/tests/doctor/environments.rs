@@ -59,6 +59,13 @@ impl Drop for ProgramCopy {
 #[test]
 fn no_user_namespaces() {
     let program = ["unshare", "--user", "--map-root-user"];
+    let here = diagnose(&[]);
+    if here.check("user-namespaces")["detail"].to_string().contains("because this is a chroot") {
+        // The kernel permits none in a chroot, in which CI may run.
+        assert!(here.to_mend().contains("user-namespaces"), "{here:#?}");
+        assert!(here.check("user-namespaces")["remedy"].to_string().contains("systemd-nspawn"), "{here:#?}");
+        return;
+    }
     if !works("user namespaces", "no user namespaces", &["unshare", "--user", "--map-root-user", "true"]) {
         return;
     }
@@ -66,6 +73,28 @@ fn no_user_namespaces() {
     let after = diagnose_after(&program, "echo 0 > /proc/sys/user/max_user_namespaces;");
     after.names_only(&before, "user-namespaces", "No space left", "sysctl user.max_user_namespaces=");
     assert_eq!(after.code, before.code, "{}", after.errors);
+}
+
+#[test]
+fn chroot_prevents_user_namespaces() {
+    if !is_root("user namespaces in a chroot") {
+        return;
+    }
+    let copy = ProgramCopy::new("chroot");
+    let mounted = copy.directory().join("mounted");
+    std::fs::create_dir(&mounted).unwrap();
+    let mounted = mounted.to_str().unwrap();
+    // The new root directory is not a mount, but contains mounts of all directories.
+    let fill = format!(
+        "mount -t tmpfs tmpfs {mounted}; mkdir {mounted}/root; for each in /*; do if [ -L $each ]; then \
+         cp -P $each {mounted}/root; elif [ -d $each ]; then mkdir {mounted}/root$each; \
+         mount --rbind $each {mounted}/root$each; fi; done;"
+    );
+    let found = diagnose_after(mounts(), &format!("{fill} exec chroot {mounted}/root \"$0\" \"$@\";"));
+    assert!(found.to_mend().contains("user-namespaces"), "{found:#?}");
+    let line = found.check("user-namespaces");
+    assert!(line["detail"].as_str().unwrap().contains("because this is a chroot"), "{line:#}");
+    assert!(line["remedy"].to_string().contains("systemd-nspawn"), "{line:#}");
 }
 
 #[test]
