@@ -10,8 +10,8 @@
  * For all functions:
  *
  * - Functions that return int return 0 or more, or a negative errno; pindown_last_error() then returns the reason as
- *   text. -EINVAL is returned for a null pointer, an empty range, a range that extends past the last address, and
- *   unknown bits.
+ *   text. -EINVAL is returned for a null pointer (except as the start of a range), an empty range, a range that extends
+ *   past the last address, and unknown bits.
  * - Addresses are those of this process, lengths are in bytes. Whole pages are pinned.
  * - Any number of threads may use a cache at once. Only one thread at a time may use a lane. Do not call any function
  *   in a signal handler.
@@ -429,7 +429,7 @@ int pindown_check(struct pindown_cache *cache, uint64_t *handle);
  */
 int pindown_wait(struct pindown_cache *cache, int timeout_ms, uint64_t *handle);
 
-/* Ends one wait: one that is under way, or otherwise the next one. Any thread. */
+/* Ends one wait: one that is under way, or otherwise the next one. Each call ends another wait. Any thread. */
 int pindown_interrupt(struct pindown_cache *cache);
 
 /* ---- the application's own monitor: "imported" ------------------------------------------------------------------------- */

@@ -127,9 +127,7 @@ impl<R: Registrar> Cache<R> {
                 CheckResult::Unsettled => UNSETTLED_SLICE,
             };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Ok(Waited::TimedOut);
-            }
+            let is_over = left.is_some_and(|left| left.is_zero());
             let left = left.map_or(slice, |left| left.min(slice));
             let left_ns = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut fds = [&shared.interrupt; 2].map(|interrupt| PollFd::new(interrupt, PollFlags::IN));
@@ -145,10 +143,13 @@ impl<R: Registrar> Cache<R> {
                 std::thread::sleep(left);
             } else if !fds[0].revents().is_empty() {
                 let mut count = [0; 8];
-                // Another waiting thread may have read the interrupt; then this one continues to wait.
+                // Another waiting thread may have taken the interrupt; then this one continues to wait.
                 if rustix::io::read(&shared.interrupt, &mut count).is_ok() {
                     return Ok(Waited::Interrupted);
                 }
+            }
+            if is_over {
+                return Ok(Waited::TimedOut);
             }
             if let Some(waiting) = &waiting {
                 waiting.silence();
@@ -156,9 +157,9 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Ends one wait: one that is under way, or otherwise the next one.
+    /// Ends one wait: one that is under way, or otherwise the next one. Each call ends another wait.
     pub fn interrupt(&self) {
-        // The counter cannot overflow: a wait resets it to 0.
+        // The write can fail only after 2^64 interrupts that no wait has taken.
         rustix::io::write(&self.0.interrupt, &1_u64.to_ne_bytes()).ok();
     }
 }
@@ -177,9 +178,9 @@ impl<R: Registrar> Shared<R> {
         CheckResult::Told(table.handles.next_changed())
     }
 
-    /// Creates the descriptor that interrupts a wait.
+    /// Creates the descriptor that interrupts a wait. It counts interrupts; each read takes one.
     pub(super) fn interrupt() -> std::io::Result<OwnedFd> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         rustix::event::eventfd(0, flags).map_err(crate::calls::named("eventfd2"))
     }
 }

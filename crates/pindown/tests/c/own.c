@@ -86,7 +86,10 @@ void waiting(void)
 	CHECK(pindown_wait(cache, 20, &handle) == 0);
 	/* MON-051: ends a wait that is under way, and the next one. */
 	CHECK(pindown_interrupt(cache) == 0);
+	CHECK(pindown_interrupt(cache) == 0);
+	REFUSED(pindown_wait(cache, 0, &handle), ECANCELED, "interrupted");
 	REFUSED(pindown_wait(cache, -1, &handle), ECANCELED, "interrupted");
+	CHECK(pindown_wait(cache, 0, &handle) == 0);
 	CHECK(pthread_create(&thread, NULL, interrupts, cache) == 0);
 	REFUSED(pindown_wait(cache, -1, &handle), ECANCELED, "interrupted");
 	CHECK(pthread_join(thread, NULL) == 0);

@@ -111,6 +111,23 @@ fn a_wait_can_be_interrupted() {
     });
 }
 
+/// Requirements: MON-051.
+#[test]
+fn each_interrupt_ends_one_wait() {
+    let (_memory, cache, _notifier) = cache();
+    (0..2).for_each(|_| cache.interrupt());
+    let now = Some(Duration::ZERO);
+    assert_eq!(
+        [(); 3].map(|()| cache.wait(now).expect("waited")),
+        [Waited::Interrupted, Waited::Interrupted, Waited::TimedOut]
+    );
+    std::thread::scope(|scope| {
+        let waiters = [(); 2].map(|()| scope.spawn(|| cache.wait(SOON).expect("waited")));
+        (0..2).for_each(|_| cache.interrupt());
+        assert_eq!(waiters.map(|waiter| waiter.join().expect("no panic")), [Waited::Interrupted; 2]);
+    });
+}
+
 /// Requirements: RCACHE-027, MON-040, MON-041.
 #[test]
 fn application_registrations_are_kept_until_deregistered() {
