@@ -70,7 +70,7 @@ type Checksums = BTreeMap<String, String>;
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let packaging = Packaging::new(place, arguments.plain)?;
     let results = packaging.results();
-    let built = packaging.build("first", &results)?;
+    let built = packaging.build("first", packaging.tools.as_ref(), &results)?;
     show(&results, &built, arguments.json)?;
     let mut is_good = true;
     if arguments.reproduce {
@@ -89,7 +89,7 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
 pub(crate) fn check(place: &Repository, all: bool) -> Outcome<Findings> {
     let packaging = Packaging::new(place, false)?;
     let results = packaging.results();
-    let built = packaging.build("first", &results)?;
+    let built = packaging.build("first", packaging.tools.as_ref(), &results)?;
     if all && !packaging.reproduce(&built)? {
         return Err(Failure::new("two builds in different folders differ"));
     }
@@ -115,11 +115,15 @@ impl<'a> Packaging<'a> {
         self.place.target.join(RESULTS)
     }
 
+    /// Returns the folder of the build `name`.
+    fn work(&self, name: &str) -> PathBuf {
+        self.results().join("build").join(name)
+    }
+
     /// Builds everything in the folder `name`, and moves the packages to `results`. Older packages are removed.
-    fn build(&self, name: &str, results: &Path) -> Outcome<Checksums> {
-        let work = self.results().join("build").join(name);
-        let source = Source::copy(&self.place.root, &work)?;
-        let stage = stage::build(&source, &self.release, self.tools.as_ref())?;
+    fn build(&self, name: &str, tools: Option<&Tools>, results: &Path) -> Outcome<Checksums> {
+        let source = Source::copy(&self.place.root, &self.work(name))?;
+        let stage = stage::build(&source, &self.release, tools)?;
         remove_packages(results)?;
         debian::build(&source, &stage, &self.release, results)?;
         archive::build(&source, &stage, &self.release, results)?;
@@ -129,11 +133,13 @@ impl<'a> Packaging<'a> {
         Ok(built)
     }
 
-    /// Builds everything again in folders with other names, and compares with the first build.
+    /// Builds everything again, with programs and files in folders with other names, and compares with the first build.
     fn reproduce(&self, first: &Checksums) -> Outcome<bool> {
         let results = self.results().join("again");
         fs::create_dir_all(&results)?;
-        let second = self.build("another-build-in-a-folder-with-a-longer-name", &results)?;
+        let name = "another-build-in-a-folder-with-a-longer-name";
+        let tools = self.tools.as_ref().map(|tools| tools.copy(self.work(name).join("tools"))).transpose()?;
+        let second = self.build(name, tools.as_ref(), &results)?;
         let differing = differences(first, &second);
         for name in &differing {
             println!("  {name} differs: compare {} with {}", self.results().display(), results.display());

@@ -64,7 +64,7 @@ impl Product {
     fn build(&self, source: &Source, tools: Option<&Tools>, stage: &Stage) -> Outcome {
         println!("  building {}", self.place);
         let cargo = match tools {
-            Some(tools) => tools.add_to(source.cargo()).arg("auditable"),
+            Some(tools) => tools.list_crates(source.cargo()),
             None => source.cargo(),
         };
         cargo.args(self.arguments).args(["--quiet", "--locked", "--profile", PROFILE]).passed()?;

@@ -4,6 +4,7 @@ use crate::failure::Outcome;
 use crate::place::Repository;
 use crate::program::Program;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A plug-in of cargo, in the version that writes the same bytes for everybody.
@@ -30,6 +31,29 @@ impl Tools {
             plugin.install(place, &root)?;
         }
         Ok(Self { directory: root.join("bin") })
+    }
+
+    /// Copies the plug-ins to another folder.
+    pub(super) fn copy(&self, directory: PathBuf) -> Outcome<Self> {
+        fs::create_dir_all(&directory)?;
+        for Plugin { name, .. } in [AUDITABLE, CYCLONEDX] {
+            fs::copy(self.directory.join(name), directory.join(name))?;
+        }
+        Ok(Self { directory })
+    }
+
+    /// Lets cargo add the list of crates to what it builds, with its option `--locked`.
+    ///
+    /// `cargo auditable` does the same, but registers itself as the compiler of the workspace's crates. The path of that
+    /// program is part of their names, by which the compiler sorts functions, so the bytes would depend on the target
+    /// directory. The path of a wrapper for all crates is not part of their names.
+    pub(super) fn list_crates(&self, cargo: Program) -> Program {
+        // The options of cargo that cargo-auditable passes on when it reads the dependencies.
+        let options = r#"{"offline":false,"locked":true,"frozen":false,"config":[]}"#;
+        cargo
+            .env("RUSTC_WRAPPER", self.directory.join(AUDITABLE.name))
+            .without("RUSTC_WORKSPACE_WRAPPER")
+            .env("CARGO_AUDITABLE_ORIG_ARGS", options)
     }
 
     /// Prepares cargo so that it finds the plug-ins first.
