@@ -157,10 +157,11 @@ kept() {
 # cut_off COMMAND...: the installation is killed as soon as it has written the first file.
 cut_off() {
 	local process
-	"$@" &
+	# With a process group of its own, so that no child survives.
+	setsid "$@" &
 	process=$!
 	until [ -n "$(find /opt/cut -name '.*.percale-new')" ] || ! kill -0 $process; do :; done
-	kill -KILL $process
+	kill -KILL -- -$process
 	wait $process
 	find /opt/cut -name '.*.percale-new' | grep .
 }

@@ -8,8 +8,9 @@
 #   sum PATH link TARGET    the same for a link
 #   folder PATH             a folder that this script made
 #
-# 1. A line `sum` is written before its line `file`, and both before the file or its temporary file exists. So an
-#    installation that was killed can be continued or removed.
+# 1. A line `sum` is written before its line `file`, and both before the file or its temporary file exists. A folder is
+#    recorded before it is made, except that of the manifest. So an installation that was killed can be continued or
+#    removed.
 # 2. A file with another checksum is not the one that was installed. It is neither replaced nor removed.
 # 3. A file without lines `sum` was installed by an older version of this script.
 set -eu
@@ -361,10 +362,11 @@ missing_folders() {
 make_folder() {
 	made=$(missing_folders "$1")
 	[ -n "$made" ] || return 0
-	mkdir -p "$destdir$1" || fail "the folder $destdir$1 cannot be made"
 	new_folders="$new_folders
 $(printf '%s\n' "$made" | sed 's/^folder //')"
+	[ "$1" != "${manifest%/*}" ] || mkdir -p "$destdir$1" || fail "the folder $destdir$1 cannot be made"
 	printf '%s\n' "$made" >>"$destdir$manifest"
+	mkdir -p "$destdir$1" || fail "the folder $destdir$1 cannot be made"
 }
 
 # Reports an installation that has ended early, and removes its temporary files.
