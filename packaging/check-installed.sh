@@ -107,13 +107,74 @@ end_systemd() {
 	rmdir /run/systemd 2>/dev/null || true
 }
 
-# stopped_for PROGRAM: the script prerm of the package stops the service, which runs this program.
-stopped_for() {
+# called PATTERN: the recorded calls have such a line.
+called() {
+	cat "$work/calls"
+	grep -q -e "$1" "$work/calls"
+}
+
+# without_calls: the recorded calls change no unit.
+without_calls() {
+	cat "$work/calls"
+	! grep -qv -e '^systemctl show ' -e '^systemctl --system daemon-reload$' "$work/calls"
+}
+
+# with_program PROGRAM COMMAND...: runs the command while systemd runs this program as pindown-helper.service.
+with_program() {
 	echo "$1" >"$work/exec-start"
 	: >"$work/calls"
-	/var/lib/dpkg/info/pindown-helper.prerm remove || return
-	cat "$work/calls"
-	grep -q '^deb-systemd-invoke stop .*pindown-helper.service' "$work/calls"
+	shift
+	"$@"
+}
+
+# stopped_for PROGRAM: the script prerm of the package stops the service, which runs this program, and its socket.
+stopped_for() {
+	with_program "$1" /var/lib/dpkg/info/pindown-helper.prerm remove || return
+	called '^deb-systemd-invoke stop .*pindown-helper.service' && called '^deb-systemd-invoke stop .*pindown-helper.socket'
+}
+
+# restarted_by_upgrade: the upgrade of the package stops nothing, and restarts the running service.
+restarted_by_upgrade() {
+	with_program /usr/sbin/pindown-helper dpkg --install "$work"/newer/pindown-helper_*.deb || return
+	called '^deb-systemd-invoke restart .*pindown-helper.service' && ! called 'stop'
+}
+
+# left_alone COMMAND...: the command calls nothing that changes the units, which belong to another installation.
+left_alone() {
+	with_program /usr/local/sbin/pindown-helper "$@" && without_calls
+}
+
+# kept TEXT FILE COMMAND...: the command succeeds, prints a line with this text about the file, and leaves the file.
+kept() {
+	local text=$1 file=$2 before
+	shift 2
+	before=$(stat -c '%F %s %Y' "$file")
+	"$@" >"$work/kept" 2>&1 || return
+	cat "$work/kept"
+	grep -F -e "$file" "$work/kept" | grep -qF -e "$text" && [ "$(stat -c '%F %s %Y' "$file")" = "$before" ]
+}
+
+# cut_off COMMAND...: the installation is killed as soon as it has written the first file.
+cut_off() {
+	local process
+	# With a process group of its own, so that no child survives.
+	setsid "$@" &
+	process=$!
+	until [ -n "$(find /opt/cut -name '.*.percale-new')" ] || ! kill -0 $process; do :; done
+	kill -KILL -- -$process
+	wait $process
+	find /opt/cut -name '.*.percale-new' | grep .
+}
+
+# without_ldconfig COMMAND...: runs the command on a machine that has no ldconfig.
+without_ldconfig() {
+	local program status
+	program=$(readlink -f /sbin/ldconfig)
+	mv "$program" "$work/ldconfig"
+	"$@"
+	status=$?
+	mv "$work/ldconfig" "$program"
+	return $status
 }
 
 # files_of FOLDER...: the names, kinds and sizes of everything there.
@@ -217,7 +278,9 @@ check "files are those of the later revision" sh -c "dpkg --verify $names | tee 
 check "percale after the upgrade" percale info
 pretend_systemd
 check "removal stops the service" stopped_for /usr/sbin/pindown-helper
-check "removal does not stop another installation's service" fails stopped_for /usr/local/sbin/pindown-helper
+check "removal does not stop another installation's service" \
+	left_alone /var/lib/dpkg/info/pindown-helper.prerm remove
+check "an upgrade restarts the service, and does not stop it before" restarted_by_upgrade
 end_systemd
 check "apt remove" apt remove -y $names
 check "libfabric without the provider" sh -c '! fi_info -p percale'
@@ -229,10 +292,11 @@ echo "the archive:"
 check "unpack" sh -c "tar -C '$work' -xzf '$packages'/percale-*.tar.gz"
 installer=$(echo "$work"/percale-*/install.sh)
 check "a wrong option is rejected" rejected 2 "unknown option --perfix" "$installer" --perfix /opt
-for folder in '/opt/R&D' '/opt/a b' '/opt/x|y' '/opt/a\nb' '/opt/50%h' '/opt/$x' "/opt/it's" $'/opt/two\nlines'; do
-	check "prefix $(printf %q "$folder") is rejected" rejected 2 "may contain only" "$installer" --prefix "$folder"
-	check "providers $(printf %q "$folder") are rejected" rejected 2 "may contain only" "$installer" --providers "$folder"
+for invalid in '/opt/R&D' '/opt/a b' '/opt/x|y' '/opt/a\nb' '/opt/50%h' '/opt/$x' "/opt/it's" $'/opt/two\nlines'; do
+	check "prefix $(printf %q "$invalid") is rejected" rejected 2 "may contain only" "$installer" --prefix "$invalid"
+	check "providers $(printf %q "$invalid") are rejected" rejected 2 "may contain only" "$installer" --providers "$invalid"
 done
+check "/ as the folder of providers is rejected" rejected 2 "cannot be /" "$installer" --prefix /opt/other --providers //
 check "a prefix with .. is rejected" rejected 2 "may not contain . or .." "$installer" --prefix /opt/../usr
 check "uninstalling what was not installed is rejected" rejected 1 "nothing is installed in /opt/other" \
 	"$installer" --prefix /opt/other --uninstall
@@ -248,6 +312,33 @@ rmdir /opt/taken/bin/percale
 echo mine >/opt/taken/bin/percale
 check "another's file is not replaced" rejected 1 "/opt/taken/bin/percale exists" "$installer" --prefix /opt/taken --no-service
 rm -r /opt/taken
+mkdir /opt/linked
+ln -s /opt/nowhere /opt/linked/lib
+check "a link to a missing folder is rejected" rejected 1 "/opt/linked/lib is a link to something that does not exist" \
+	"$installer" --prefix /opt/linked --no-service
+rm -r /opt/linked
+check "a program as the folder of providers is rejected" rejected 1 "/opt/other/bin/percale cannot be a folder" \
+	"$installer" --prefix /opt/other --no-service --providers /opt/other/bin/percale
+touch /opt/file
+check "a file as the folder of providers is rejected" rejected 1 "/opt/file is no folder" \
+	"$installer" --prefix /opt/other --no-service --providers /opt/file
+rm /opt/file
+mkdir /opt/small
+if mount -t tmpfs -o size=4m tmpfs /opt/small 2>"$work/mount"; then
+	check "on a full disk nothing is installed" rejected 1 "nothing was changed" "$installer" --prefix /opt/small --no-service
+	umount /opt/small
+else
+	skip "on a full disk nothing is installed" "no file system can be mounted: $(cat "$work/mount")"
+fi
+rmdir /opt/small
+mkdir /opt/cut
+check "an installation is killed" cut_off "$installer" --prefix /opt/cut --providers /opt/cut/lib --no-service
+check "the next one succeeds" "$installer" --prefix /opt/cut --providers /opt/cut/lib --no-service
+check "it leaves no temporary file" sh -c "! find /opt/cut -name '*.percale-new' | grep ."
+check "its removal" "$installer" --prefix /opt/cut --uninstall
+check "an installation is killed again" cut_off "$installer" --prefix /opt/cut --providers /opt/cut/lib --no-service
+check "removal of what it has written" "$installer" --prefix /opt/cut --uninstall
+check "nothing is left of it" rmdir /opt/cut
 mkdir -p "$work/dest dir & more/usr/share/doc"
 check "install.sh with CDPATH below another folder" sh -c "cd '$work' && CDPATH='/:$work' sh percale-*/install.sh \
 	--prefix //usr/ --destdir '$work/dest dir & more' && '$work/dest dir & more/usr/bin/percale' --version"
@@ -256,9 +347,18 @@ check "its removal leaves what was there before" sh -c "
 	cd '$work/dest dir & more' && find . | sort | tr '\n' ' ' | grep -qx '. ./usr ./usr/share ./usr/share/doc '"
 
 pretend_systemd
-check "install.sh" "$installer"
+check "install.sh with the PATH of su" env PATH="$work/pretended:/usr/bin:/bin" "$installer"
+check "shared library in the linker's cache" contains /usr/local/lib/libpindown.so.0 ldconfig -p
 check "it starts the socket" grep -qx 'systemctl enable --now pindown-helper.socket' "$work/calls"
 check "install.sh again" "$installer"
+check "install.sh without ldconfig" contains 'ldconfig is not found' without_ldconfig "$installer"
+sed -i '/^sum /d' /usr/local/share/percale/manifest
+check "install.sh over an installation without checksums" "$installer"
+check "it records them" grep -q '^sum /usr/local/bin/percale ' /usr/local/share/percale/manifest
+echo >>/usr/local/include/pindown.h
+check "a changed file is not replaced" rejected 1 "/usr/local/include/pindown.h was changed" "$installer"
+cp "$work"/percale-*/include/pindown.h /usr/local/include/pindown.h
+check "a file with the contents of the new one is replaced" "$installer"
 check "percale info" /usr/local/bin/percale info
 check "fi_info finds the provider" contains 'provider: percale' fi_info -p percale
 check "C example" sh -c "cc '$work'/percale-*/share/doc/percale/examples/verbs.c \
@@ -274,9 +374,36 @@ check "install.sh with another prefix, without the service" \
 check "its removal" "$installer" --prefix /opt/other --uninstall
 check "it leaves the first installation" sh -c "[ ! -e /opt/other ] && [ ! -s '$work/calls' ]"
 check "it leaves the first installation's files" diff "$work/first" <(files_of /usr/local /etc/systemd)
-check "install.sh --uninstall" "$installer" --uninstall
+# As after systemctl enable.
+wanted=/etc/systemd/system/sockets.target.wants/pindown-helper.socket
+mkdir -p "${wanted%/*}"
+ln -s /etc/systemd/system/pindown-helper.socket $wanted
+check "dpkg installs a package beside it" left_alone dpkg --install "$packages"/pindown-helper_*.deb
+check "it is upgraded" left_alone dpkg --install "$work"/newer/pindown-helper_*.deb
+check "it is purged" left_alone dpkg --purge pindown-helper
+check "it leaves the archive's socket enabled" sh -c "[ \$(readlink $wanted) = /etc/systemd/system/pindown-helper.socket ]"
+rm $wanted
+rmdir --ignore-fail-on-non-empty "${wanted%/*}"
+provider=$folder/libfabric/libpercale-fi.so
+check "a package replaces the provider" dpkg --install "$packages"/libpercale-fi1_*.deb
+check "install.sh does not replace the package's file" rejected 1 "$provider belongs to a Debian package" "$installer"
+: >"$work/calls"
+# systemd reads the command also without options.
+sed -i 's/^\(ExecStart=[^ ]*\).*/\1/' /etc/systemd/system/pindown-helper.service
+echo >>/usr/local/share/doc/percale/README.md
+rm /usr/local/bin/percale
+mkdir /usr/local/bin/percale
+check "install.sh --uninstall leaves the package's file" kept "belongs to a Debian package" $provider "$installer" --uninstall
 check "it stops the socket and the service" \
-	grep -qx 'systemctl disable --now pindown-helper.socket pindown-helper.service' "$work/calls"
+	called '^systemctl disable --now pindown-helper.socket pindown-helper.service$'
+check "the package's files are unchanged" sh -c "! dpkg --verify libpercale-fi1 | grep ."
+check "apt removes the package" dpkg --purge libpercale-fi1
+readme=/usr/local/share/doc/percale/README.md unit=/etc/systemd/system/pindown-helper.service
+check "changed files are kept" \
+	sh -c "grep -q '^$readme is kept: it was changed' '$work/kept' && grep -q '^$unit is kept: it was changed' '$work/kept'"
+check "a folder in the place of a file is kept" grep -qx "/usr/local/bin/percale is kept: it is a folder now" "$work/kept"
+rm $readme $unit
+rmdir /usr/local/bin/percale ${readme%/*} /usr/local/share/doc
 : >"$work/calls"
 mkdir -p /usr/lib/systemd/system
 touch /usr/lib/systemd/system/pindown-helper.socket
