@@ -3,7 +3,7 @@
 use crate::failure::Outcome;
 use crate::place::Repository;
 use crate::program::Program;
-use crate::toolchain::SourceToolchain;
+use crate::toolchain::{nightly, nightly_has_sources};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,8 @@ impl Sanitizer {
             // The flag is unstable, but the stable compiler supports it.
             Self::Address => (place.cargo().arg(command).env("RUSTC_BOOTSTRAP", "1"), "-Zsanitizer=address"),
             Self::Thread => {
-                let cargo = SourceToolchain::nightly()?.cargo(place, command);
+                nightly_has_sources()?;
+                let cargo = nightly("cargo").within(&place.root).args([command, "-Zbuild-std"]);
                 // With system calls through the C library, the sanitizer sees that addresses are mapped again.
                 (cargo, "-Zsanitizer=thread --cfg=rustix_use_libc")
             }

@@ -1,79 +1,98 @@
-//! Toolchains other than the one that runs, and those that can build the standard library from its sources: with a
-//! sanitizer, or for another processor.
+//! Parts of Rust's toolchain that not every machine has.
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, Needed};
 use crate::place::Repository;
 use crate::program::Program;
-use std::path::Path;
-
-/// The sources of the standard library, and a compiler of the same version, as Debian packages.
-const DEBIAN: [Needed; 3] = [
-    Needed { program: "/usr/bin/cargo", package: "cargo-web" },
-    Needed { program: "/usr/bin/rustc", package: "rustc-web" },
-    Needed { program: "/usr/lib/rustlib/src/rust/library/Cargo.lock", package: "rust-web-src" },
-];
-
-/// A file of the sources, in the directory of a toolchain.
-const SOURCES: &str = "lib/rustlib/src/rust/library/Cargo.lock";
-
-/// A toolchain that can build the standard library.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SourceToolchain {
-    /// The nightly toolchain of rustup, with the component `rust-src`.
-    Nightly,
-    /// Debian's compiler. It has no runtimes of sanitizers.
-    Debian,
-}
-
-impl SourceToolchain {
-    /// Returns the nightly toolchain.
-    ///
-    /// # Errors
-    /// If it is not installed, or without the sources of the library.
-    pub(crate) fn nightly() -> Outcome<Self> {
-        let root = nightly("rustc").args(["--print", "sysroot"]).output()?;
-        if root.status.success() && Path::new(root.stdout.trim()).join(SOURCES).exists() {
-            return Ok(Self::Nightly);
-        }
-        let missing = "the nightly toolchain with the sources of the standard library is not installed: rustup \
-                       toolchain install nightly --component rust-src";
-        Err(Failure::new(missing))
-    }
-
-    /// Returns the nightly toolchain if it has the sources of the library, or else Debian's compiler, which is installed
-    /// if needed.
-    ///
-    /// # Errors
-    /// If neither is installed and Debian's packages cannot be installed.
-    pub(crate) fn find() -> Outcome<Self> {
-        if let Ok(found) = Self::nightly() {
-            return Ok(found);
-        }
-        packages::ensure(&DEBIAN).map_err(Failure::during(
-            "the sources of the standard library (rustup toolchain install nightly --component rust-src, or Debian \
-             packages)",
-        ))?;
-        Ok(Self::Debian)
-    }
-
-    /// Returns the cargo of the toolchain, with this command, which builds the standard library too.
-    pub(crate) fn cargo(self, place: &Repository, command: &str) -> Program {
-        let cargo = match self {
-            Self::Nightly => nightly("cargo"),
-            Self::Debian => elsewhere("/usr/bin/cargo").env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1"),
-        };
-        cargo.within(&place.root).args([command, "-Zbuild-std"])
-    }
-}
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Returns a program of the nightly toolchain.
 pub(crate) fn nightly(name: &str) -> Program {
-    elsewhere(name).arg("+nightly")
+    // Within a run of cargo, these variables name its toolchain.
+    Program::new(name).without("CARGO").without("RUSTC").without("RUSTUP_TOOLCHAIN").arg("+nightly")
 }
 
-/// Returns a program of another toolchain than the one that runs.
-fn elsewhere(name: &str) -> Program {
-    // Within a run of cargo, these variables name its toolchain.
-    Program::new(name).without("CARGO").without("RUSTC").without("RUSTUP_TOOLCHAIN")
+/// Checks whether the nightly toolchain has the sources of the standard library.
+///
+/// # Errors
+/// If it is not installed, or without the sources.
+pub(crate) fn nightly_has_sources() -> Outcome {
+    let root = nightly("rustc").args(["--print", "sysroot"]).output()?;
+    let sources = Path::new(root.stdout.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+    if root.status.success() && sources.exists() {
+        return Ok(());
+    }
+    let missing = "the nightly toolchain with the sources of the standard library is not installed: rustup toolchain \
+                   install nightly --component rust-src";
+    Err(Failure::new(missing))
+}
+
+/// The server of Rust's releases, unless the variable of rustup names another one.
+const SERVER: (&str, &str) = ("RUSTUP_DIST_SERVER", "https://static.rust-lang.org");
+
+const CURL: Needed = Needed { program: "curl", package: "curl" };
+
+/// The time limit of a download.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Returns the options with which cargo builds for `target`. If the toolchain lacks the standard library for it, rustup
+/// adds it. Without rustup, the release's archive is downloaded into the target directory.
+///
+/// # Errors
+/// If the library can be had in neither way.
+pub(crate) fn target_options(place: &Repository, target: &str) -> Outcome<Vec<String>> {
+    let mut options = vec!["--target".to_owned(), target.to_owned()];
+    if !has_library(place, target) {
+        // Without rustup, this fails.
+        Program::new("rustup").within(&place.root).args(["target", "add", target]).limit(LIMIT).output().ok();
+    }
+    if !has_library(place, target) {
+        let root = library(place, target)?;
+        options
+            .extend(["--config".to_owned(), format!("target.{target}.rustflags=[\"--sysroot={}\"]", root.display())]);
+    }
+    Ok(options)
+}
+
+/// Returns whether the toolchain has the standard library for a target.
+fn has_library(place: &Repository, target: &str) -> bool {
+    let found =
+        Program::new("rustc").within(&place.root).args(["--print", "target-libdir", "--target", target]).output();
+    let Ok(entries) = found.map(|found| Path::new(found.stdout.trim()).read_dir()) else { return false };
+    entries.is_ok_and(|mut entries| {
+        entries.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("libstd-")))
+    })
+}
+
+/// Downloads the standard library of the compiler's release for a target, unless it is there. Returns the directory in
+/// which the compiler finds it (`--sysroot`).
+fn library(place: &Repository, target: &str) -> Outcome<PathBuf> {
+    let output = Program::new("rustc").within(&place.root).arg("--version").output()?;
+    let release = output.success()?.split_whitespace().nth(1).unwrap_or_default().to_owned();
+    let name = format!("rust-std-{release}-{target}");
+    let directory = place.target.join("toolchain");
+    let root = directory.join(&name).join(format!("rust-std-{target}"));
+    // The file exists when the library is complete.
+    let complete = directory.join(format!("{name}.complete"));
+    if complete.exists() {
+        return Ok(root);
+    }
+    println!("  downloading the standard library for {target}");
+    packages::ensure(&[CURL])?;
+    fs::create_dir_all(&directory)?;
+    let server = std::env::var(SERVER.0).unwrap_or_else(|_| SERVER.1.to_owned());
+    let (archive, sum) = (format!("{name}.tar.gz"), format!("{name}.tar.gz.sha256"));
+    for file in [&sum, &archive] {
+        let curl = Program::new("curl").args(["--fail", "--silent", "--show-error", "--location", "--retry", "3"]);
+        let curl = curl.args(["--output", file]).arg(format!("{server}/dist/{file}"));
+        curl.within(&directory).limit(LIMIT).output()?.success()?;
+    }
+    let check = Program::new("sha256sum").args(["--check", "--quiet"]).arg(&sum).within(&directory);
+    check.output()?.success()?;
+    Program::new("tar").args(["--extract", "--gzip", "--file"]).arg(&archive).within(&directory).output()?.success()?;
+    fs::remove_file(directory.join(&archive))?;
+    fs::write(&complete, "")?;
+    Ok(root)
 }

@@ -14,10 +14,8 @@ use crate::place::Repository;
 use crate::program::Program;
 use crate::results::TestEnding;
 use crate::steps::Findings;
-use crate::toolchain::SourceToolchain;
+use crate::toolchain;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -139,8 +137,16 @@ pub(super) fn step(place: &Repository, filter: Option<&str>, all: bool) -> Outco
     if let Err(why) = packages::ensure(&NEEDED) {
         return Ok(Findings::skipped(why.to_string()));
     }
-    let others = ["--quiet", "--workspace", "--exclude", "xtask", "--target", TARGET];
-    cargo(place, "check")?.args(others).env(LINKER.0, LINKER.1).passed()?;
+    let options = match toolchain::target_options(place, TARGET) {
+        Ok(options) => options,
+        Err(why) => {
+            // Like the database of the step `deny`, this is not part of every machine.
+            let remark = format!("nothing was checked, because the standard library for {TARGET} cannot be had: {why}");
+            return Ok(Findings::new(0, 0, "without the standard library").with_remarks(vec![remark]));
+        }
+    };
+    let others = ["--quiet", "--workspace", "--exclude", "xtask"];
+    place.cargo().arg("check").args(others).args(options).env(LINKER.0, LINKER.1).passed()?;
     check(place, if all { Extent::All } else { Extent::Step }, filter, None)
 }
 
@@ -150,7 +156,8 @@ const LINKER: (&str, &str) = ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "
 fn check(place: &Repository, extent: Extent, filter: Option<&str>, page_size: Option<&str>) -> Outcome<Findings> {
     packages::ensure(&NEEDED)?;
     let mut runner = format!("qemu-aarch64 -L {LIBRARIES}");
-    let program = cargo(place, "test")?.args(["--no-fail-fast", "--target", TARGET]);
+    let options = toolchain::target_options(place, TARGET)?;
+    let program = place.cargo().args(["test", "--no-fail-fast"]).args(options);
     let unit_tests = |program: Program, packages: &[&str]| program.args(packages.iter().flat_map(|name| ["-p", name]));
     let mut program = match extent {
         Extent::Step => unit_tests(program, &STEP).arg("--lib"),
@@ -192,29 +199,6 @@ fn cannot_run() -> Vec<String> {
     let mut reasons = BTreeMap::<&str, Vec<&str>>::new();
     CANNOT_RUN.iter().for_each(|(name, why)| reasons.entry(why).or_default().push(name));
     reasons.iter().map(|(why, names)| format!("cannot run, because {why}: {}", names.join(", "))).collect()
-}
-
-/// Returns cargo with this command, of a toolchain that has the standard library for AArch64 or can build it.
-fn cargo(place: &Repository, command: &str) -> Outcome<Program> {
-    let add =
-        || Program::new("rustup").within(&place.root).args(["target", "add", TARGET]).limit(Duration::from_secs(120));
-    if has_library(place) || (add().output().is_ok() && has_library(place)) {
-        return Ok(place.cargo().arg(command));
-    }
-    println!("  the toolchain has no standard library for {TARGET}; building it");
-    let cargo = SourceToolchain::find()?.cargo(place, command);
-    // Another compiler would rebuild all other programs in the target directory.
-    Ok(cargo.env("CARGO_TARGET_DIR", place.target.join("aarch64")))
-}
-
-/// Returns whether the toolchain that runs has the standard library for AArch64.
-fn has_library(place: &Repository) -> bool {
-    let found =
-        Program::new("rustc").within(&place.root).args(["--print", "target-libdir", "--target", TARGET]).output();
-    let Ok(entries) = found.map(|found| Path::new(found.stdout.trim()).read_dir()) else { return false };
-    entries.is_ok_and(|mut entries| {
-        entries.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("libstd-")))
-    })
 }
 
 #[cfg(test)]
