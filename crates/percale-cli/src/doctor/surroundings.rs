@@ -130,7 +130,12 @@ impl Surroundings {
             _ => Remedy::new(
                 format!(
                     "Allow {calls} in the filter (seccomp) or security module that restricts this process. Of a \
-                     service, this is SystemCallFilter=:"
+                     service, this is {}:",
+                    if calls.contains("AF_") || calls.contains("sockets") {
+                        "RestrictAddressFamilies= or SystemCallFilter="
+                    } else {
+                        "SystemCallFilter="
+                    }
                 ),
                 [self.as_root("systemctl edit SERVICE")],
             ),
