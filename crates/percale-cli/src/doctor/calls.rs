@@ -34,7 +34,7 @@ const UNKNOWN_TYPE: i64 = 0xf0;
 
 /// The arguments are unknown flags, commands or clocks, a process ID below 0, a null pointer where the kernel reads
 /// first, an address that is not aligned, or a descriptor that does not exist.
-const CALLS: [InvalidCall; 36] = [
+const CALLS: [InvalidCall; 38] = [
     call("memfd_create", libc::SYS_memfd_create, [0, ALL, 0, 0, 0, 0], (3, 17)),
     call("eventfd2", libc::SYS_eventfd2, [0, ALL, 0, 0, 0, 0], (2, 6)),
     call("epoll_create1", libc::SYS_epoll_create1, [ALL, 0, 0, 0, 0, 0], (2, 6)),
@@ -59,6 +59,8 @@ const CALLS: [InvalidCall; 36] = [
     call("listen", libc::SYS_listen, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),
     call("connect", libc::SYS_connect, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),
     call("accept4", libc::SYS_accept4, [NO_DESCRIPTOR, 0, 0, ALL, 0, 0], (2, 6)),
+    call("getsockname", libc::SYS_getsockname, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),
+    call("getpeername", libc::SYS_getpeername, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),
     call("getsockopt", libc::SYS_getsockopt, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),
     call("setsockopt", libc::SYS_setsockopt, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),
     call("sendmsg", libc::SYS_sendmsg, [NO_DESCRIPTOR, 0, 0, 0, 0, 0], (2, 6)),

@@ -70,13 +70,14 @@ use Area::{Cache, Devices, Libfabric, Network, SharedMemory, System};
 const LOCAL: &[&str] = &["socket(AF_UNIX)", "bind", "listen", "accept4", "connect"];
 
 /// The calls of TCP sockets.
-const INTERNET: &[&str] = &["socket(AF_INET)", "setsockopt", "bind", "listen", "connect"];
+const INTERNET: &[&str] = &["socket(AF_INET)", "setsockopt", "bind", "listen", "connect", "getsockname"];
 
 /// The calls of the transport TCP.
-const TCP: &[&str] = &["epoll_create1", "epoll_ctl", "socket(AF_INET)", "setsockopt", "bind", "listen", "connect"];
+const TCP: &[&str] =
+    &["epoll_create1", "epoll_ctl", "socket(AF_INET)", "setsockopt", "bind", "listen", "connect", "getsockname"];
 
 /// The calls of every domain.
-const DOMAIN: &[&str] = &["epoll_create1", "epoll_ctl"];
+const DOMAIN: &[&str] = &["epoll_create1", "epoll_ctl", "getsockname"];
 
 /// All checks, in the order of the table. Causes precede the checks that they affect.
 pub(super) const CHECKS: &[Check] = &[
@@ -90,6 +91,7 @@ pub(super) const CHECKS: &[Check] = &[
     check("threads", System),
     check("file-size", System),
     check("address-space", System),
+    check("data-size", System),
     check("stack-size", System),
     check("locked-memory", System),
     check("dev-shm", System),
@@ -119,7 +121,7 @@ pub(super) const CHECKS: &[Check] = &[
     check("default-route", Network),
     check("tcp", Network).essential().calls(TCP).causes(&["loopback", "open-files"]),
     check("bpf", Cache),
-    check("helper", Cache).calls(&["socket(AF_UNIX)", "connect"]).causes(&["bpf"]),
+    check("helper", Cache).calls(&["socket(AF_UNIX)", "connect", "setsockopt", "sendmsg", "recvmsg"]).causes(&["bpf"]),
     check("kernel-monitor", Cache).calls(&["bpf"]).causes(&["bpf", "helper"]),
     check("userfaultfd", Cache).calls(&["userfaultfd", "membarrier"]).causes(&["membarrier", "memfd"]),
     check("sealed-memory", Cache).calls(&["mseal", "memfd_create", "membarrier"]).causes(&["membarrier", "memfd"]),
@@ -146,7 +148,8 @@ pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
     let is_filtered = problems.iter().any(|name| name == FILTER);
     for found in findings.iter_mut().filter(|found| found.state.is_problem()) {
         let Some(check) = named(&found.check) else { continue };
-        if is_filtered && check.calls.iter().any(|call| denied.iter().any(|denied| denied == call)) {
+        let may_be_rejected = !is_other_error(&found.detail);
+        if is_filtered && may_be_rejected && check.calls.iter().any(|call| denied.iter().any(|denied| denied == call)) {
             found.cause = Some(FILTER.into());
         } else if found.cause.is_none() {
             let follows = |name: &str| dependent.iter().any(|(check, cause)| check == name && *cause == found.check);
@@ -154,7 +157,7 @@ pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
             // Shared memory, the caches and most libraries read /proc.
             let needs_proc = !matches!(check.area, System | Network) || found.state == State::Unknown;
             let needed = (needs_proc && check.name != PROC).then_some(PROC);
-            let mut causes = exhausted(&found.detail).into_iter().chain(needed).chain(check.causes.iter().copied());
+            let mut causes = exhausted(&found.detail).chain(needed).chain(check.causes.iter().copied());
             found.cause = causes.find(|cause| is_problem(cause)).map(str::to_owned);
         }
         if is_filtered
@@ -179,16 +182,28 @@ pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
 }
 
 /// The errors of calls at a limit of the process, and the checks of these limits.
-const EXHAUSTED: [(i32, &str); 4] = [
+const EXHAUSTED: [(i32, &str); 5] = [
     (libc::EMFILE, "open-files"),
     (libc::EAGAIN, "threads"),
     (libc::ENOMEM, "address-space"),
+    (libc::ENOMEM, "data-size"),
     (libc::EFBIG, "file-size"),
 ];
 
-/// Returns the limit that a problem's text names with the number of a system error.
-fn exhausted(detail: &str) -> Option<&'static str> {
-    EXHAUSTED.iter().find(|(error, _)| detail.contains(&format!("(os error {error})"))).map(|(_, check)| *check)
+/// Returns whether a problem's text has the number of a system error with which filters do not reject calls: nothing is
+/// there, or an interface is down.
+fn is_other_error(detail: &str) -> bool {
+    const ERRORS: [i32; 5] = [libc::ENOENT, libc::ECONNREFUSED, libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ENETDOWN];
+    ERRORS.iter().any(|error| detail.contains(&format!("(os error {error})")))
+}
+
+/// Returns the limits that a problem's text names with the number of a system error.
+fn exhausted(detail: &str) -> impl Iterator<Item = &'static str> {
+    // The standard library has an error of its own.
+    let has = |error| {
+        detail.contains(&format!("(os error {error})")) || error == libc::ENOMEM && detail.contains("(out of memory)")
+    };
+    EXHAUSTED.iter().filter(move |(error, _)| has(*error)).map(|(_, check)| *check)
 }
 
 #[cfg(test)]

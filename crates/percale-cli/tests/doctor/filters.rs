@@ -125,6 +125,7 @@ fn each_rejected_call_has_one_cause() {
         (libc::SYS_memfd_create, "memfd_create", libc::EOPNOTSUPP),
         (libc::SYS_ftruncate, "ftruncate", libc::ENOSYS),
         (libc::SYS_sendmsg, "sendmsg", libc::EPERM),
+        (libc::SYS_getsockname, "getsockname", libc::EPERM),
     ] {
         let Some(after) = diagnose_filtered(&[number], rejecting(error)) else { return };
         after.names_only(&before, "seccomp", call, call);
