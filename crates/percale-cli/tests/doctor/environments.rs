@@ -301,6 +301,26 @@ fn helper_that_does_not_serve_this_user() {
     after.names_only(&before, "helper", &socket.display().to_string(), "usermod -a -G 4000001 ");
 }
 
+/// The mode of the socket does not matter if only root may search its directory.
+#[test]
+fn helper_in_a_closed_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    if !is_root("a helper in a closed directory") {
+        return;
+    }
+    let copy = ProgramCopy::new("closed");
+    let closed = copy.directory().join("closed one");
+    std::fs::create_dir(&closed).unwrap();
+    let socket = closed.join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let before = diagnose(&[]);
+    let after = copy.diagnose_as_nobody(ENOUGH, &socket);
+    after.names_only(&before, "helper", &socket.display().to_string(), &format!("chmod 755 '{}'", closed.display()));
+}
+
 #[test]
 fn the_table_names_the_fault_and_its_command() {
     if !is_root("the table of a machine with a fault") {
