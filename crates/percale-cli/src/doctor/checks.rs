@@ -199,10 +199,9 @@ fn is_other_error(detail: &str) -> bool {
 
 /// Returns the limits that a problem's text names with the number of a system error.
 fn exhausted(detail: &str) -> impl Iterator<Item = &'static str> {
-    // The standard library has an error of its own.
-    let has = |error| {
-        detail.contains(&format!("(os error {error})")) || error == libc::ENOMEM && detail.contains("(out of memory)")
-    };
+    // The standard library has an error of its own, and a process ends if it cannot allocate.
+    let is_memory = detail.contains("(out of memory)") || detail.contains("(SIGABRT)");
+    let has = move |error| detail.contains(&format!("(os error {error})")) || error == libc::ENOMEM && is_memory;
     EXHAUSTED.iter().filter(move |(error, _)| has(*error)).map(|(_, check)| *check)
 }
 
@@ -303,6 +302,28 @@ mod tests {
             attribute(&mut findings, &[]);
             assert!(findings[0].is_root() && findings[0].remedy.is_some(), "{detail}");
         }
+    }
+
+    #[test]
+    fn a_low_limit_of_memory_is_the_cause_of_processes_that_end() {
+        for limit in ["address-space", "data-size"] {
+            let ended = Finding::missing("bpf", "its process ended: signal: 6 (SIGABRT)", Remedy::new("", []));
+            let mut findings = vec![problem(limit), ended.clone()];
+            attribute(&mut findings, &[]);
+            assert_eq!(findings[1].cause.as_deref(), Some(limit));
+            let mut findings = vec![ended];
+            attribute(&mut findings, &[]);
+            assert_eq!(findings[0].cause, None);
+        }
+    }
+
+    #[test]
+    fn a_filter_that_does_not_matter_is_not_the_cause() {
+        let absent = std::io::Error::from_raw_os_error(libc::ENOENT).to_string();
+        let helper = Finding::missing("helper", absent, Remedy::new("", ["command".to_owned()]));
+        let mut findings = vec![problem(FILTER), helper];
+        attribute(&mut findings, &["setsockopt".to_owned()]);
+        assert_eq!(findings[1].cause, None);
     }
 
     #[test]

@@ -124,7 +124,8 @@ fn reach_helper(socket: &Path, error: &BpfUnavailable, surroundings: &Surroundin
                       set it to the absolute path of the helper's socket:";
         return Remedy::new(advice, ["unset PINDOWN_SOCKET".to_owned()]);
     }
-    let directory = socket.parent().unwrap_or_else(|| Path::new("/run")).display();
+    // The root directory cannot be mounted into a container: the socket itself is.
+    let directory = socket.parent().filter(|parent| parent.parent().is_some()).unwrap_or(socket).display();
     let volume = format!("--volume {}", quoted(format!("{directory}:{directory}")));
     if let Some(command) = surroundings.container.and_then(|container| container.started_with(&volume)) {
         let advice = "Start pindown-helper on the host, and mount the directory of its socket into the container:";
