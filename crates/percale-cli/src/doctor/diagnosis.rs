@@ -264,6 +264,12 @@ impl Gathered {
                 libfabric::findings(&libraries, provider.as_deref(), filter.as_deref(), surroundings)
             }),
         );
+        // The name of a directory may be mistyped.
+        if let Some(text) = candidates.none_in_named()
+            && let Some(found) = findings.iter_mut().find(|found| found.check == "libfabric")
+        {
+            found.detail = text;
+        }
         findings.sort_by_key(|found| CHECKS.iter().position(|check| check.name == found.check));
         denied.extend(killing);
         checks::attribute(&mut findings, &denied);
