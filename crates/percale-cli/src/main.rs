@@ -46,9 +46,24 @@ fn main() -> ExitCode {
     stack::with_enough(command)
 }
 
+/// Prints the message of invalid usage, the help or the version. Returns the exit code: 2 for invalid usage.
+fn printed(message: &clap::Error) -> ExitCode {
+    use std::io::Write;
+    let written = message.print().and_then(|()| std::io::stdout().flush());
+    match written {
+        Err(error) if !message.use_stderr() => {
+            output::say(&format!("percale: writing the results: {error}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(1)),
+    }
+}
+
 fn command() -> ExitCode {
-    // On invalid usage, `parse` prints clap's message and exits with code 2.
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(message) => return printed(&message),
+    };
     let done = match &args.subcommand {
         Subcommand::Info { json } => info::run(*json),
         Subcommand::Doctor(args) => doctor::run(args),

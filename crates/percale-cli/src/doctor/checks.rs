@@ -1,6 +1,7 @@
 //! The checks, as data, and the causes of problems. To add a check, add an entry to [`CHECKS`], and a finding of this
 //! name to the lines of a probe.
 
+use super::calls;
 use super::finding::{Finding, State};
 
 /// The heading of a check in the table.
@@ -65,6 +66,19 @@ pub(super) const PROC: &str = "proc";
 
 use Area::{Cache, Devices, Libfabric, Network, SharedMemory, System};
 
+/// The calls of local sockets.
+const LOCAL: &[&str] = &["socket(AF_UNIX)", "bind", "listen", "accept4", "connect"];
+
+/// The calls of TCP sockets.
+const INTERNET: &[&str] = &["socket(AF_INET)", "setsockopt", "bind", "listen", "connect", "getsockname"];
+
+/// The calls of the transport TCP.
+const TCP: &[&str] =
+    &["epoll_create1", "epoll_ctl", "socket(AF_INET)", "setsockopt", "bind", "listen", "connect", "getsockname"];
+
+/// The calls of every domain.
+const DOMAIN: &[&str] = &["epoll_create1", "epoll_ctl", "getsockname"];
+
 /// All checks, in the order of the table. Causes precede the checks that they affect.
 pub(super) const CHECKS: &[Check] = &[
     check("kernel", System),
@@ -77,6 +91,7 @@ pub(super) const CHECKS: &[Check] = &[
     check("threads", System),
     check("file-size", System),
     check("address-space", System),
+    check("data-size", System),
     check("stack-size", System),
     check("locked-memory", System),
     check("dev-shm", System),
@@ -87,28 +102,29 @@ pub(super) const CHECKS: &[Check] = &[
     ]),
     check("eventfd", SharedMemory).calls(&["eventfd2"]).causes(&["open-files"]),
     check("futex", SharedMemory),
-    check("unix-sockets", SharedMemory).causes(&["open-files"]),
+    check("unix-sockets", SharedMemory).calls(LOCAL).causes(&["open-files"]),
     check("pidfd", SharedMemory).calls(&["pidfd_open"]).causes(&["unix-sockets"]),
     check("descriptor-passing", SharedMemory).causes(&["memfd", "eventfd", "unix-sockets"]),
     check("cross-memory-attach", SharedMemory).calls(&["process_vm_readv", "process_vm_writev"]),
     check("membarrier", SharedMemory).calls(&["membarrier"]),
-    check("shared-memory", SharedMemory).essential().causes(&[
+    check("shared-memory", SharedMemory).essential().calls(DOMAIN).causes(&[
         "memfd",
         "eventfd",
         "futex",
         "unix-sockets",
         "pidfd",
         "descriptor-passing",
+        "open-files",
     ]),
-    check("loopback", Network),
-    check("interfaces", Network).causes(&["loopback"]),
+    check("loopback", Network).calls(INTERNET),
+    check("interfaces", Network).calls(&["socket(AF_NETLINK)"]).causes(&["loopback"]),
     check("default-route", Network),
-    check("tcp", Network).essential().calls(&["epoll_create1", "timerfd_create"]).causes(&["loopback"]),
+    check("tcp", Network).essential().calls(TCP).causes(&["loopback", "open-files"]),
     check("bpf", Cache),
-    check("helper", Cache).causes(&["bpf"]),
+    check("helper", Cache).calls(&["socket(AF_UNIX)", "connect", "setsockopt", "sendmsg", "recvmsg"]).causes(&["bpf"]),
     check("kernel-monitor", Cache).calls(&["bpf"]).causes(&["bpf", "helper"]),
-    check("userfaultfd", Cache).calls(&["userfaultfd"]),
-    check("sealed-memory", Cache).calls(&["mseal", "memfd_create"]),
+    check("userfaultfd", Cache).calls(&["userfaultfd", "membarrier"]).causes(&["membarrier", "memfd"]),
+    check("sealed-memory", Cache).calls(&["mseal", "memfd_create", "membarrier"]).causes(&["membarrier", "memfd"]),
     check("io-uring", Devices).calls(&["io_uring_setup"]).causes(&["locked-memory"]),
     check("rdma", Devices).causes(&["locked-memory"]),
     check("cuda", Devices),
@@ -126,18 +142,31 @@ pub(super) fn named(name: &str) -> Option<&'static Check> {
 pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
     let problems: Vec<String> =
         findings.iter().filter(|found| found.state.is_problem()).map(|found| found.check.clone()).collect();
+    // Those with a known cause. They are not the causes of their causes.
+    let dependent: Vec<(String, String)> =
+        findings.iter().filter_map(|found| Some((found.check.clone(), found.cause.clone()?))).collect();
     let is_filtered = problems.iter().any(|name| name == FILTER);
     for found in findings.iter_mut().filter(|found| found.state.is_problem()) {
         let Some(check) = named(&found.check) else { continue };
-        if is_filtered && check.calls.iter().any(|call| denied.iter().any(|denied| denied == call)) {
+        let may_be_rejected = !is_other_error(&found.detail);
+        if is_filtered && may_be_rejected && check.calls.iter().any(|call| denied.iter().any(|denied| denied == call)) {
             found.cause = Some(FILTER.into());
         } else if found.cause.is_none() {
-            let is_problem = |name: &str| problems.iter().any(|problem| problem == name);
+            let follows = |name: &str| dependent.iter().any(|(check, cause)| check == name && *cause == found.check);
+            let is_problem = |name: &str| problems.iter().any(|problem| problem == name) && !follows(name);
             // Shared memory, the caches and most libraries read /proc.
             let needs_proc = !matches!(check.area, System | Network) || found.state == State::Unknown;
             let needed = (needs_proc && check.name != PROC).then_some(PROC);
-            let mut causes = exhausted(&found.detail).into_iter().chain(needed).chain(check.causes.iter().copied());
+            let mut causes = exhausted(&found.detail).chain(needed).chain(check.causes.iter().copied());
             found.cause = causes.find(|cause| is_problem(cause)).map(str::to_owned);
+        }
+        if is_filtered
+            && found.cause.is_none()
+            && check.name != FILTER
+            && let Some(call) = calls::rejected_in(&found.detail)
+            && denied.iter().any(|denied| calls::is_among(denied, call))
+        {
+            found.cause = Some(FILTER.into());
         }
         if found.cause.is_some() {
             found.remedy = None;
@@ -153,16 +182,27 @@ pub(super) fn attribute(findings: &mut [Finding], denied: &[String]) {
 }
 
 /// The errors of calls at a limit of the process, and the checks of these limits.
-const EXHAUSTED: [(i32, &str); 4] = [
+const EXHAUSTED: [(i32, &str); 5] = [
     (libc::EMFILE, "open-files"),
     (libc::EAGAIN, "threads"),
     (libc::ENOMEM, "address-space"),
+    (libc::ENOMEM, "data-size"),
     (libc::EFBIG, "file-size"),
 ];
 
-/// Returns the limit that a problem's text names with the number of a system error.
-fn exhausted(detail: &str) -> Option<&'static str> {
-    EXHAUSTED.iter().find(|(error, _)| detail.contains(&format!("(os error {error})"))).map(|(_, check)| *check)
+/// Returns whether a problem's text has the number of a system error with which filters do not reject calls: nothing is
+/// there, or an interface is down.
+fn is_other_error(detail: &str) -> bool {
+    const ERRORS: [i32; 5] = [libc::ENOENT, libc::ECONNREFUSED, libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ENETDOWN];
+    ERRORS.iter().any(|error| detail.contains(&format!("(os error {error})")))
+}
+
+/// Returns the limits that a problem's text names with the number of a system error.
+fn exhausted(detail: &str) -> impl Iterator<Item = &'static str> {
+    // The standard library has an error of its own, and a process ends if it cannot allocate.
+    let is_memory = detail.contains("(out of memory)") || detail.contains("(SIGABRT)");
+    let has = move |error| detail.contains(&format!("(os error {error})")) || error == libc::ENOMEM && is_memory;
+    EXHAUSTED.iter().filter(move |(error, _)| has(*error)).map(|(_, check)| *check)
 }
 
 #[cfg(test)]
@@ -227,6 +267,27 @@ mod tests {
     }
 
     #[test]
+    fn a_check_is_not_the_cause_of_its_cause() {
+        let mut findings = vec![problem("loopback").because_of("tcp"), problem("tcp")];
+        attribute(&mut findings, &[]);
+        assert_eq!((findings[0].cause.as_deref(), findings[1].cause.as_deref()), (Some("tcp"), None));
+        assert!(findings[1].remedy.is_some());
+    }
+
+    #[test]
+    fn a_filter_is_the_cause_of_errors_that_name_a_rejected_call() {
+        let failed = |call: &str| {
+            let detail = format!("needs memory: {call} failed: Operation not permitted (os error 1)");
+            Finding::missing("io-uring", detail, Remedy::new("", ["command".to_owned()]))
+        };
+        for (call, cause) in [("madvise", Some(FILTER)), ("socket", Some(FILTER)), ("mmap", None)] {
+            let mut findings = vec![problem(FILTER), failed(call)];
+            attribute(&mut findings, &["madvise".to_owned(), "socket(AF_INET)".to_owned()]);
+            assert_eq!(findings[1].cause.as_deref(), cause, "{call}");
+        }
+    }
+
+    #[test]
     fn a_low_limit_is_the_cause_of_its_error() {
         let unknown =
             |check: &str, detail: &str| Finding::unknown(check, detail, Remedy::new("", ["command".to_owned()]));
@@ -241,6 +302,28 @@ mod tests {
             attribute(&mut findings, &[]);
             assert!(findings[0].is_root() && findings[0].remedy.is_some(), "{detail}");
         }
+    }
+
+    #[test]
+    fn a_low_limit_of_memory_is_the_cause_of_processes_that_end() {
+        for limit in ["address-space", "data-size"] {
+            let ended = Finding::missing("bpf", "its process ended: signal: 6 (SIGABRT)", Remedy::new("", []));
+            let mut findings = vec![problem(limit), ended.clone()];
+            attribute(&mut findings, &[]);
+            assert_eq!(findings[1].cause.as_deref(), Some(limit));
+            let mut findings = vec![ended];
+            attribute(&mut findings, &[]);
+            assert_eq!(findings[0].cause, None);
+        }
+    }
+
+    #[test]
+    fn a_filter_that_does_not_matter_is_not_the_cause() {
+        let absent = std::io::Error::from_raw_os_error(libc::ENOENT).to_string();
+        let helper = Finding::missing("helper", absent, Remedy::new("", ["command".to_owned()]));
+        let mut findings = vec![problem(FILTER), helper];
+        attribute(&mut findings, &["setsockopt".to_owned()]);
+        assert_eq!(findings[1].cause, None);
     }
 
     #[test]

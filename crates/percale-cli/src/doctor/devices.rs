@@ -57,7 +57,8 @@ pub(super) fn io_uring(surroundings: &Surroundings) -> Finding {
         Err(error) => {
             let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
             let remedy = if matches!(disabled.trim(), "" | "0") {
-                surroundings.allow_calls("io_uring_setup, io_uring_register and io_uring_enter")
+                surroundings
+                    .allow_failed_call(&error.to_string(), "io_uring_setup, io_uring_register and io_uring_enter")
             } else {
                 Remedy::new("Permit io_uring:", [surroundings.as_root("sysctl kernel.io_uring_disabled=0")])
             };

@@ -113,6 +113,8 @@ impl Part<'_> {
             Remedy::new("Run the checks alone, to see their messages:", [format!("percale {}", command.join(" "))]);
         if why.is_killed() {
             Finding::missing(check, detail, remedy).because_of(checks::FILTER)
+        } else if why.is_denied {
+            Finding::unknown(check, detail, remedy).because_of(checks::FILTER)
         } else if why.is_fault {
             Finding::missing(check, detail, remedy)
         } else {
@@ -126,6 +128,8 @@ struct Unfinished {
     text: String,
     /// Whether a check ended the process or does not return. Programs would do the same, so the check has failed.
     is_fault: bool,
+    /// Whether a system call filter prevents the start of processes.
+    is_denied: bool,
 }
 
 impl Unfinished {
@@ -143,13 +147,13 @@ fn is_exhausted(error: &io::Error) -> bool {
 
 /// Receives lines until the last one. Returns why the process did not write it.
 fn lines(mut worker: Worker, until: Instant, mut take: impl FnMut(ProbeLine)) -> Result<(), Unfinished> {
-    let fault = |text| Unfinished { text, is_fault: true };
+    let fault = |text| Unfinished { text, is_fault: true, is_denied: false };
     loop {
         let line = worker.receive_line(until.saturating_duration_since(Instant::now())).map_err(fault)?;
         let line = line.ok_or_else(|| fault("it does not end".into()))?;
         match serde_json::from_slice(&line) {
             Ok(ProbeLine::Done) => return Ok(()),
-            Ok(ProbeLine::Failed(text)) => return Err(Unfinished { text, is_fault: false }),
+            Ok(ProbeLine::Failed(text)) => return Err(Unfinished { text, is_fault: false, is_denied: false }),
             Ok(line) => take(line),
             // A driver or a library has printed this.
             Err(_) => {}
@@ -211,7 +215,14 @@ impl Gathered {
     }
 
     fn not_started(&mut self, part: Part<'_>, error: &io::Error) {
-        let why = Unfinished { text: format!("its process cannot be started: {error}"), is_fault: false };
+        let denied = if is_exhausted(error) { Vec::new() } else { calls::denied_starts() };
+        let text = format!("its process cannot be started: {error}");
+        let why = Unfinished { text, is_fault: false, is_denied: !denied.is_empty() };
+        for call in denied {
+            if !self.denied.contains(&call) {
+                self.denied.push(call);
+            }
+        }
         self.unfinished(part, &why, None);
     }
 
@@ -253,6 +264,12 @@ impl Gathered {
                 libfabric::findings(&libraries, provider.as_deref(), filter.as_deref(), surroundings)
             }),
         );
+        // The name of a directory may be mistyped.
+        if let Some(text) = candidates.none_in_named()
+            && let Some(found) = findings.iter_mut().find(|found| found.check == "libfabric")
+        {
+            found.detail = text;
+        }
         findings.sort_by_key(|found| CHECKS.iter().position(|check| check.name == found.check));
         denied.extend(killing);
         checks::attribute(&mut findings, &denied);
@@ -274,7 +291,7 @@ mod tests {
     }
 
     fn ended(text: &str) -> Unfinished {
-        Unfinished { text: text.into(), is_fault: true }
+        Unfinished { text: text.into(), is_fault: true, is_denied: false }
     }
 
     fn problem(check: &str) -> Finding {

@@ -9,7 +9,7 @@ use std::path::Path;
 use pindown::monitor::bpf::{BpfUnavailable, Monitor, socket_path, supported};
 
 use super::finding::{Finding, ProbeLine, Remedy, Report};
-use super::surroundings::Surroundings;
+use super::surroundings::{Surroundings, quoted};
 
 /// Reports on the kernel, the helper and the monitor. The helper is asked first, as caches do.
 pub(super) fn probe(surroundings: &Surroundings, report: Report<'_>) -> io::Result<()> {
@@ -55,7 +55,8 @@ fn loaded(helper: &BpfUnavailable) -> [Finding; 3] {
 
 /// The findings for a kernel, or a build, that cannot have the programs.
 fn unsupported(error: &BpfUnavailable, surroundings: &Surroundings) -> [Finding; 3] {
-    let kernel = Finding::missing("bpf", error.to_string(), suitable_kernel(error, surroundings));
+    let has_sys = Path::new("/sys/kernel").exists();
+    let kernel = Finding::missing("bpf", error.to_string(), suitable_kernel(error, has_sys, surroundings));
     let helper = Finding::absent("helper", "does not run; it could not load the programs either");
     [kernel, helper, without("bpf")]
 }
@@ -95,12 +96,15 @@ fn without(cause: &str) -> Finding {
     Finding::dependent("kernel-monitor", detail, cause)
 }
 
-fn suitable_kernel(error: &BpfUnavailable, surroundings: &Surroundings) -> Remedy {
+fn suitable_kernel(error: &BpfUnavailable, has_sys: bool, surroundings: &Surroundings) -> Remedy {
     match error {
         BpfUnavailable::NotBuilt(_) => Remedy::new(
             "Install percale with the kernel programs (cargo feature bpf):",
             ["cargo install percale-cli".to_owned()],
         ),
+        BpfUnavailable::NoBtf(_) if !has_sys => {
+            Remedy::new("Mount /sys:", [surroundings.as_root("mount -t sysfs sysfs /sys")])
+        }
         BpfUnavailable::NoBtf(_) => Remedy::new(
             "Install a kernel that was built with CONFIG_DEBUG_INFO_BTF=y, as those of the large distributions are \
              (in a container, mount /sys):",
@@ -113,19 +117,39 @@ fn suitable_kernel(error: &BpfUnavailable, surroundings: &Surroundings) -> Remed
 /// Returns what lets this user connect to a helper.
 fn reach_helper(socket: &Path, error: &BpfUnavailable, surroundings: &Surroundings) -> Remedy {
     if matches!(error, BpfUnavailable::NotAllowed { .. }) {
-        return join_group(socket, surroundings);
+        return open_directory(socket, surroundings).unwrap_or_else(|| join_group(socket, surroundings));
     }
-    let directory = socket.parent().unwrap_or_else(|| Path::new("/run")).display();
-    let volume = format!("--volume {directory}:{directory}");
+    if socket.is_relative() {
+        let advice = "PINDOWN_SOCKET is a relative path, which depends on the working directory. Remove the variable, or \
+                      set it to the absolute path of the helper's socket:";
+        return Remedy::new(advice, ["unset PINDOWN_SOCKET".to_owned()]);
+    }
+    // The root directory cannot be mounted into a container: the socket itself is.
+    let directory = socket.parent().filter(|parent| parent.parent().is_some()).unwrap_or(socket).display();
+    let volume = format!("--volume {}", quoted(format!("{directory}:{directory}")));
     if let Some(command) = surroundings.container.and_then(|container| container.started_with(&volume)) {
         let advice = "Start pindown-helper on the host, and mount the directory of its socket into the container:";
         return Remedy::new(advice, [command]);
     }
-    let commands = ["apt install pindown-helper", "systemctl enable --now pindown-helper.socket"];
+    let commands = ["apt install ./pindown-helper_*.deb", "systemctl enable --now pindown-helper.socket"];
     Remedy::new(
-        "Install and start pindown-helper, which loads the programs for all users:",
+        "Install percale's package pindown-helper (its file; Debian does not have it) and start the service, which loads \
+         the programs for all users:",
         commands.map(|command| surroundings.as_root(command)),
     )
+}
+
+/// Returns what opens a directory of the socket's path that only root may search, whatever the socket permits.
+fn open_directory(socket: &Path, surroundings: &Surroundings) -> Option<Remedy> {
+    let is_closed = fs::metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let (directory, found) =
+        socket.ancestors().skip(1).find_map(|directory| Some((directory, fs::metadata(directory).ok()?)))?;
+    // Otherwise a member of the group may search it.
+    let is_of_root = found.gid() == 0 || found.mode() & 0o010 == 0;
+    (is_closed && is_of_root).then(|| {
+        let command = format!("chmod 755 {}", quoted(directory));
+        Remedy::new("Let all users search the directory of the socket:", [surroundings.as_root(&command)])
+    })
 }
 
 /// Returns what permits this user to open the socket: the group of its file, or of its directory.
@@ -199,10 +223,16 @@ mod tests {
         let user = Surroundings::example();
         let socket = Path::new("/run/pindown/helper.sock");
         let absent = reach_helper(socket, &unreached(libc::ENOENT), &user);
-        assert!(absent.commands[0].ends_with("apt install pindown-helper"), "{absent:?}");
+        assert!(absent.commands[0].ends_with("apt install ./pindown-helper_*.deb"), "{absent:?}");
         let docker = Surroundings { container: Some(Container::Docker), ..user.clone() };
         let absent = reach_helper(socket, &unreached(libc::ECONNREFUSED), &docker);
         assert_eq!(absent.commands, ["docker run --volume /run/pindown:/run/pindown IMAGE"]);
+        let blank = reach_helper(Path::new("/tmp/a b/socket"), &unreached(libc::ECONNREFUSED), &docker);
+        assert_eq!(blank.commands, ["docker run --volume '/tmp/a b:/tmp/a b' IMAGE"]);
+        let relative = reach_helper(Path::new("socket"), &unreached(libc::ENOENT), &docker);
+        assert_eq!(relative.commands, ["unset PINDOWN_SOCKET"]);
+        let no_btf = BpfUnavailable::NoBtf(io::ErrorKind::NotFound.into());
+        assert_eq!(suitable_kernel(&no_btf, false, &user).commands, ["sudo mount -t sysfs sysfs /sys"]);
         let not_allowed = BpfUnavailable::NotAllowed { path: socket.display().to_string() };
         let denied = reach_helper(Path::new("/etc/hostname"), &not_allowed, &user);
         assert!(denied.commands[1].starts_with("sudo usermod -a -G GROUP"), "{denied:?}");

@@ -11,7 +11,7 @@
 //! * [`environment`], [`resources`]: the kernel, the user, the container; limits and /dev/shm
 //! * [`calls`]: the system call filter
 //! * [`user_namespace`]: user namespaces
-//! * [`transports`]: shared memory, TCP, and addresses
+//! * [`transports`]: shared memory, TCP, and addresses; [`exchange`] sends a message over both transports
 //! * [`kernel_monitor`], [`monitors`]: the monitors of the registration cache, and pindown-helper
 //! * [`devices`]: RDMA devices, io_uring, CUDA
 //! * [`libfabric`]: each version of libfabric, and whether it sees the provider
@@ -22,6 +22,7 @@ mod checks;
 mod devices;
 mod diagnosis;
 mod environment;
+mod exchange;
 mod finding;
 mod kernel_monitor;
 mod libfabric;

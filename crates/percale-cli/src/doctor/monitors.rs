@@ -46,7 +46,10 @@ fn userfaultfd(found: Result<(), String>, surroundings: &Surroundings) -> Findin
             let remedy = Remedy::new("Install a newer kernel (of Debian):", [surroundings.install_kernel()]);
             Finding::missing("userfaultfd", error, remedy)
         }
-        Err(error) => Finding::missing("userfaultfd", error, surroundings.allow_calls("userfaultfd")),
+        Err(error) => {
+            let remedy = surroundings.allow_failed_call(&error, "userfaultfd");
+            Finding::missing("userfaultfd", error, remedy)
+        }
     }
 }
 
@@ -56,7 +59,10 @@ fn sealed(found: Result<(), String>, surroundings: &Surroundings) -> Finding {
         Err(error) if surroundings.kernel < SEALS_SINCE => {
             Finding::absent("sealed-memory", format!("{error} (since Linux 6.10)"))
         }
-        Err(error) => Finding::missing("sealed-memory", error, surroundings.allow_calls("mseal")),
+        Err(error) => {
+            let remedy = surroundings.allow_failed_call(&error, "mseal");
+            Finding::missing("sealed-memory", error, remedy)
+        }
     }
 }
 

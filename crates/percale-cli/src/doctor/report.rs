@@ -80,7 +80,9 @@ fn area(found: &Finding) -> &'static str {
 
 /// Returns the table, and the list of what to mend.
 pub(super) fn text(diagnosis: &Diagnosis) -> String {
-    format!("{}\n\n{}", table(diagnosis), to_mend(diagnosis))
+    let table = table(diagnosis);
+    let width = table.width().unwrap_or(WIDTH);
+    format!("{table}\n\n{}", to_mend(diagnosis, usize::from(width)))
 }
 
 fn table(diagnosis: &Diagnosis) -> Table {
@@ -108,7 +110,8 @@ fn table(diagnosis: &Diagnosis) -> Table {
     table
 }
 
-fn to_mend(diagnosis: &Diagnosis) -> String {
+/// Returns the list of what to mend. Commands stay on one line, so that they can be copied.
+fn to_mend(diagnosis: &Diagnosis, width: usize) -> String {
     let roots = diagnosis.roots();
     if roots.is_empty() {
         return "Everything that this machine has works.".into();
@@ -116,8 +119,9 @@ fn to_mend(diagnosis: &Diagnosis) -> String {
     let mut text = String::from("To mend:");
     for (number, found) in roots.iter().enumerate() {
         let remedy = found.remedy.as_ref();
-        text.push_str(&format!("\n{:>3}. {}: ", number + 1, found.check));
-        text.push_str(remedy.map_or("see the table", |remedy| &remedy.advice));
+        let advice = remedy.map_or("see the table", |remedy| &remedy.advice);
+        let item = format!("{:>3}. {}: {advice}", number + 1, found.check);
+        text.push_str(&format!("\n{}", wrapped(&item, width)));
         for command in remedy.iter().flat_map(|remedy| &remedy.commands) {
             text.push_str(&format!("\n       {command}"));
         }
@@ -126,6 +130,29 @@ fn to_mend(diagnosis: &Diagnosis) -> String {
         text.push_str("\nNothing essential is missing.");
     }
     text
+}
+
+/// The indentation of the further lines of an item.
+const INDENTATION: usize = 5;
+
+/// Breaks an item into lines of this width, unless a word is longer.
+fn wrapped(item: &str, width: usize) -> String {
+    let mut lines = String::new();
+    let mut used = 0;
+    for (at, word) in item.split(' ').enumerate() {
+        let length = word.chars().count();
+        if at > 0 && used > INDENTATION && used + 1 + length > width {
+            lines.push_str(&format!("\n{:INDENTATION$}{word}", ""));
+            used = INDENTATION + length;
+        } else {
+            if at > 0 {
+                lines.push(' ');
+            }
+            lines.push_str(word);
+            used += length + usize::from(at > 0);
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -168,6 +195,13 @@ mod tests {
         assert!(!text.contains("unused") && !text.contains("Nothing essential"), "{text}");
         let good = Diagnosis { findings: vec![Finding::works("kernel", "")], libraries: Vec::new() };
         assert!(super::text(&good).ends_with("Everything that this machine has works."));
+    }
+
+    #[test]
+    fn the_list_fits_the_width() {
+        let text = to_mend(&example(), 20);
+        assert!(text.contains("  1. loopback: Do\n     this:\n       ip link set lo up"), "{text}");
+        assert_eq!(wrapped("  1. a: word", 120), "  1. a: word");
     }
 
     #[test]

@@ -27,7 +27,7 @@ struct Limit {
     is_bytes: bool,
 }
 
-const LIMITS: [Limit; 5] = [
+const LIMITS: [Limit; 6] = [
     Limit {
         check: "open-files",
         resource: Resource::Nofile,
@@ -62,6 +62,15 @@ const LIMITS: [Limit; 5] = [
         flag: 'v',
         name: "as",
         meaning: "a process maps the shared memory of its peers",
+        is_bytes: true,
+    },
+    Limit {
+        check: "data-size",
+        resource: Resource::Data,
+        least: 64 << 20,
+        flag: 'd',
+        name: "data",
+        meaning: "the ordinary memory of a process",
         is_bytes: true,
     },
     Limit {
@@ -153,11 +162,13 @@ fn raise(limit: &Limit, maximum: Option<u64>, surroundings: &Surroundings) -> Re
         return Remedy::new("Start the container with a higher limit:", [command]);
     }
     let write = surroundings.as_root("tee -a /etc/security/limits.d/percale.conf");
+    // The entries of limits.conf(5) for all users do not apply to root.
+    let (users, user) = if surroundings.user == 0 { ("root", "root") } else { ("all users", "*") };
     let advice = format!(
-        "Raise the limit for all users, and log in again (of a service of systemd: Limit{}=):",
+        "Raise the limit for {users}, and log in again (of a service of systemd: Limit{}=):",
         name.to_uppercase()
     );
-    Remedy::new(advice, [format!("echo '* - {name} {wanted}' | {write}")])
+    Remedy::new(advice, [format!("echo '{user} - {name} {wanted}' | {write}")])
 }
 
 /// Returns what raises a limit for which container programs have no option: a container inherits it.
@@ -269,6 +280,9 @@ mod tests {
         let remedy = locked(&fixed, false, &user).remedy.unwrap();
         assert!(remedy.commands[0].contains("memlock unlimited' | sudo tee -a"), "{:?}", remedy.commands);
         assert!(remedy.advice.contains("LimitMEMLOCK="), "{}", remedy.advice);
+        let root = Surroundings { user: 0, ..user.clone() };
+        let remedy = locked(&fixed, false, &root).remedy.unwrap();
+        assert!(remedy.commands[0].starts_with("echo 'root - memlock unlimited' | tee"), "{remedy:?}");
         let docker = Surroundings { container: Some(Container::Docker), ..user };
         let remedy = locked(&fixed, false, &docker).remedy.unwrap();
         assert_eq!(remedy.commands, ["docker run --ulimit memlock=-1:-1 IMAGE"]);

@@ -130,12 +130,24 @@ impl Surroundings {
             _ => Remedy::new(
                 format!(
                     "Allow {calls} in the filter (seccomp) or security module that restricts this process. Of a \
-                     service, this is SystemCallFilter=:"
+                     service, this is {}:",
+                    if calls.contains("AF_") || calls.contains("sockets") {
+                        "RestrictAddressFamilies= or SystemCallFilter="
+                    } else {
+                        "SystemCallFilter="
+                    }
                 ),
                 [self.as_root("systemctl edit SERVICE")],
             ),
         }
     }
+}
+
+/// Returns a path as an argument for the shell.
+pub(super) fn quoted(path: impl AsRef<Path>) -> String {
+    let text = path.as_ref().display().to_string();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%=,".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// Returns the value of a field of /proc/PID/status.
@@ -215,6 +227,15 @@ mod tests {
         assert_eq!(Container::find(&root, |name| name == "KUBERNETES_SERVICE_HOST"), Some(Container::Kubernetes));
         assert_eq!(Container::find(&root, |name| name == "APPTAINER_CONTAINER"), Some(Container::Apptainer));
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn paths_are_arguments_of_the_shell() {
+        assert_eq!(quoted("/usr/lib/x86_64-linux-gnu/a+b.so.1"), "/usr/lib/x86_64-linux-gnu/a+b.so.1");
+        assert_eq!(
+            (quoted("/a b").as_str(), quoted("/it's").as_str(), quoted("").as_str()),
+            ("'/a b'", r"'/it'\''s'", "''")
+        );
     }
 
     #[test]

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use percale::{Info, TransportKind};
 
+use super::calls::rejected_in;
 use super::devices;
+use super::exchange::exchange;
 use super::finding::{Finding, ProbeLine, Remedy, Report};
 use super::surroundings::{Container, Surroundings};
+use crate::loopback::here;
 
 /// The facilities that discovery lists, and the checks that report them. The last one is not needed.
 const FACILITIES: [(&str, &str); 6] = [
@@ -29,15 +32,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Reports what discovery finds, and whether processes of this machine reach each other.
 pub(super) fn probe(surroundings: &Surroundings, report: Report<'_>) -> io::Result<()> {
     let info = Info::discover().map_err(io::Error::other)?;
-    for found in local(&info, surroundings) {
-        report(ProbeLine::Finding(found))?;
+    let interfaces = info.interfaces();
+    let advertised = interfaces.first().map(|one| one.ip);
+    let tcp = tcp(&info, advertised, surroundings);
+    let has_facilities = info.transports().iter().any(|one| one.kind == TransportKind::Shm && one.available);
+    let is_rejected = tcp.state.is_problem();
+    report(ProbeLine::Finding(tcp))?;
+    for found in local(&info, advertised.unwrap_or_else(|| here().ip()), surroundings) {
+        // Endpoints have addresses of TCP, those that use only shared memory, too.
+        let needs_tcp = found.check == "shared-memory" && found.state.is_problem() && has_facilities && is_rejected;
+        report(ProbeLine::Finding(if needs_tcp { found.because_of("tcp") } else { found }))?;
     }
     report(ProbeLine::Finding(devices::rdma(&info, surroundings)))?;
-    let interfaces = info.interfaces();
-    report(ProbeLine::Finding(tcp(&info, interfaces.first().map(|one| one.ip), surroundings)))?;
     report(ProbeLine::Finding(loopback(
         reaches_itself(Ipv4Addr::LOCALHOST.into()),
         reaches_itself(Ipv6Addr::LOCALHOST.into()),
+        is_rejected,
         surroundings,
     )))?;
     report(ProbeLine::Finding(named_interfaces(&info, surroundings)))?;
@@ -54,7 +64,7 @@ pub(super) fn probe(surroundings: &Surroundings, report: Report<'_>) -> io::Resu
     report(ProbeLine::Finding(route))
 }
 
-fn local(info: &Info, surroundings: &Surroundings) -> Vec<Finding> {
+fn local(info: &Info, advertised: IpAddr, surroundings: &Surroundings) -> Vec<Finding> {
     let facility = |name: &str| info.devices().iter().find(|one| one.kind == "facility" && one.name == name);
     let mut found: Vec<Finding> = FACILITIES
         .iter()
@@ -63,7 +73,8 @@ fn local(info: &Info, surroundings: &Surroundings) -> Vec<Finding> {
             Some(if one.available {
                 Finding::works(check, &one.detail)
             } else {
-                Finding::missing(check, &one.detail, surroundings.allow_calls(&format!("the calls of {name}")))
+                let usual = format!("the calls of {name}");
+                Finding::missing(check, &one.detail, surroundings.allow_failed_call(&one.detail, &usual))
             })
         })
         .collect();
@@ -77,10 +88,13 @@ fn local(info: &Info, surroundings: &Surroundings) -> Vec<Finding> {
         });
     }
     if let Some(shm) = info.transports().iter().find(|one| one.kind == TransportKind::Shm) {
-        found.push(if shm.available {
-            Finding::works("shared-memory", &shm.reason)
-        } else {
-            Finding::missing("shared-memory", &shm.reason, surroundings.allow_calls("the calls of shared memory"))
+        let sent = if shm.available { exchange(info, TransportKind::Shm, advertised) } else { Err(shm.reason.clone()) };
+        found.push(match sent {
+            Ok(()) => Finding::works("shared-memory", &shm.reason),
+            Err(error) => {
+                let remedy = surroundings.allow_failed_call(&error, "the calls of shared memory");
+                Finding::missing("shared-memory", error, remedy)
+            }
         });
     }
     found
@@ -109,19 +123,49 @@ fn tcp(info: &Info, advertised: Option<IpAddr>, surroundings: &Surroundings) -> 
         return Finding::missing("tcp", "percale was built without it", up());
     };
     if !tcp.available {
-        return Finding::missing("tcp", &tcp.reason, up());
+        let is_rejected = rejected_in(&tcp.reason).is_some();
+        let remedy = if is_rejected { surroundings.allow_calls(TCP_SOCKETS) } else { up() };
+        return Finding::missing("tcp", &tcp.reason, remedy);
     }
     match advertised.map(|ip| (ip, reaches_itself(ip))) {
-        Some((ip, Err(error))) => Finding::missing(
-            "tcp",
-            format!("this machine cannot connect to its own address {ip}: {error}"),
-            Remedy::new(
-                "Allow connections of this machine to itself in the firewall; this lists its rules:",
-                [surroundings.as_root("nft list ruleset")],
-            ),
-        ),
-        _ => Finding::works("tcp", &tcp.reason),
+        Some((ip, Err(error))) => {
+            let remedy =
+                if is_rejection(&error) { surroundings.allow_calls(TCP_SOCKETS) } else { open_firewall(surroundings) };
+            Finding::missing("tcp", format!("this machine cannot connect to its own address {ip}: {error}"), remedy)
+        }
+        Some((ip, Ok(()))) => match exchange(info, TransportKind::Tcp, ip) {
+            Ok(()) => Finding::works("tcp", &tcp.reason),
+            Err(error) => {
+                let remedy = surroundings.allow_failed_call(&error, "the calls of TCP");
+                Finding::missing("tcp", error, remedy)
+            }
+        },
+        None => Finding::works("tcp", &tcp.reason),
     }
+}
+
+/// The name of what a sandbox has to allow.
+const TCP_SOCKETS: &str = "TCP sockets (socket, bind, listen, connect; Landlock has rules for the last three)";
+
+/// Returns whether a sandbox has rejected a call of a socket: a filter, systemd's RestrictAddressFamilies=, or
+/// Landlock.
+fn is_rejection(error: &io::Error) -> bool {
+    const REJECTIONS: [i32; 6] =
+        [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT];
+    error.raw_os_error().is_some_and(|error| REJECTIONS.contains(&error))
+}
+
+/// Returns whether the state of the loopback interface, or its addresses, explain an error.
+fn is_interface_down(error: &io::Error) -> bool {
+    const ERRORS: [i32; 4] = [libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ENETDOWN, libc::EHOSTUNREACH];
+    error.raw_os_error().is_some_and(|error| ERRORS.contains(&error))
+}
+
+fn open_firewall(surroundings: &Surroundings) -> Remedy {
+    Remedy::new(
+        "Allow connections of this machine to itself in the firewall; this lists its rules:",
+        [surroundings.as_root("nft list ruleset")],
+    )
 }
 
 /// Connects to a listener at this address.
@@ -130,7 +174,17 @@ fn reaches_itself(ip: IpAddr) -> io::Result<()> {
     TcpStream::connect_timeout(&listener.local_addr()?, CONNECT_TIMEOUT).map(drop)
 }
 
-fn loopback(v4: io::Result<()>, v6: io::Result<()>, surroundings: &Surroundings) -> Finding {
+/// Checks the loopback interface. `is_rejected`: TCP does not work either.
+fn loopback(v4: io::Result<()>, v6: io::Result<()>, is_rejected: bool, surroundings: &Surroundings) -> Finding {
+    let mend = |error: &io::Error, advice: &str, commands: [String; 2]| {
+        if is_rejection(error) {
+            surroundings.allow_calls(TCP_SOCKETS)
+        } else if is_interface_down(error) {
+            Remedy::new(advice, commands)
+        } else {
+            open_firewall(surroundings)
+        }
+    };
     let give = |address: &str| surroundings.as_root(&format!("ip address replace {address} dev lo"));
     let up = surroundings.as_root("ip link set lo up");
     match (v4, v6) {
@@ -139,13 +193,16 @@ fn loopback(v4: io::Result<()>, v6: io::Result<()>, surroundings: &Surroundings)
         (Err(error), Ok(())) => Finding::limited(
             "loopback",
             format!("only ::1; 127.0.0.1 does not work ({error}), which many programs name (MPI launchers)"),
-            Remedy::new("Give the loopback interface its address:", [up, give("127.0.0.1/8")]),
+            mend(&error, "Give the loopback interface its address:", [up, give("127.0.0.1/8")]),
         ),
-        (Err(error), Err(_)) => Finding::missing(
-            "loopback",
-            format!("127.0.0.1 does not work ({error}), nor does ::1"),
-            Remedy::new("Set the loopback interface up:", [up, give("127.0.0.1/8")]),
-        ),
+        (Err(error), Err(_)) => {
+            let detail = format!("127.0.0.1 does not work ({error}), nor does ::1");
+            if is_rejected && is_rejection(&error) {
+                return Finding::dependent("loopback", detail, "tcp");
+            }
+            let remedy = mend(&error, "Set the loopback interface up:", [up, give("127.0.0.1/8")]);
+            Finding::missing("loopback", detail, remedy)
+        }
     }
 }
 
@@ -179,20 +236,29 @@ mod tests {
         let facilities = info.devices().iter().filter(|one| one.kind == "facility");
         let listed: Vec<&str> = facilities.map(|one| one.name.as_str()).collect();
         assert_eq!(listed, names);
-        assert_eq!(local(&info, &Surroundings::example()).len(), names.len() + 1);
+        assert_eq!(local(&info, Ipv4Addr::LOCALHOST.into(), &Surroundings::example()).len(), names.len() + 1);
     }
 
     #[test]
     fn loopback_is_judged_by_both_families() {
         let user = Surroundings::example();
         let fails = || Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
-        assert_eq!(loopback(Ok(()), fails(), &user).state, State::Works);
-        let limited = loopback(fails(), Ok(()), &user);
+        assert_eq!(loopback(Ok(()), fails(), false, &user).state, State::Works);
+        let limited = loopback(fails(), Ok(()), false, &user);
         assert_eq!(limited.state, State::Limited);
         assert!(limited.remedy.unwrap().commands[1].ends_with("ip address replace 127.0.0.1/8 dev lo"));
-        let missing = loopback(fails(), fails(), &user);
+        let missing = loopback(fails(), fails(), true, &user);
         assert_eq!(missing.state, State::Missing);
         assert!(missing.detail.contains("Cannot assign requested address"), "{}", missing.detail);
+        for (error, word) in
+            [(libc::EACCES, "sockets"), (libc::EAFNOSUPPORT, "Landlock"), (libc::ETIMEDOUT, "firewall")]
+        {
+            let fails = || Err(io::Error::from_raw_os_error(error));
+            let remedy = loopback(fails(), fails(), false, &user).remedy.unwrap();
+            assert!(remedy.advice.contains(word) && !remedy.commands[0].contains("ip link"), "{remedy:?}");
+        }
+        let rejected = || Err(io::Error::from_raw_os_error(libc::EACCES));
+        assert_eq!(loopback(rejected(), rejected(), true, &user).cause.as_deref(), Some("tcp"));
         assert!(reaches_itself(Ipv4Addr::new(192, 0, 2, 77).into()).is_err(), "an address for documentation");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use percale_conformance::skipped;
 use serde_json::Value;
@@ -52,7 +52,11 @@ pub(crate) fn diagnose_after(program: &[&str], script: &str) -> Diagnosis {
 
 impl Diagnosis {
     pub(crate) fn of(command: &mut Command) -> Self {
-        let output = command.output().expect("the command starts");
+        Self::read(&command.output().expect("the command starts"))
+    }
+
+    /// Reads the output of a command that has ended.
+    pub(crate) fn read(output: &Output) -> Self {
         let errors = text(&output.stderr);
         let read =
             |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}; {errors}"));

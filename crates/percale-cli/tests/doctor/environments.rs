@@ -166,10 +166,14 @@ fn no_proc() {
 #[test]
 fn few_descriptors() {
     let before = diagnose(&[]);
+    let after = diagnose(&["prlimit", "--nofile=100:100"]);
+    after.names_only(&before, "open-files", "100 (ulimit -n)", "nofile");
+    assert_eq!(after.code, before.code, "{after:#?}");
+    // Two endpoints need more descriptors.
     let after = diagnose(&["prlimit", "--nofile=10:10"]);
     after.names_only(&before, "open-files", "10 (ulimit -n)", "nofile");
+    assert_eq!(after.of_kind("summary")[0]["essential_missing"], serde_json::json!(["shared-memory", "tcp"]));
     // One process after the other makes the checks.
-    assert_eq!(after.code, before.code, "{after:#?}");
     for check in after.of_kind("check") {
         assert!(!check["detail"].as_str().unwrap().contains("not checked"), "{check:#}");
     }
@@ -192,6 +196,10 @@ fn few_threads() {
     let before = copy.diagnose_alone(&[]);
     let after = copy.diagnose_alone(&["prlimit", "--nproc=3:3"]);
     after.names_only(&before, "threads", "3 (ulimit -u)", "nproc");
+    // A domain has a thread of its own.
+    assert_eq!(after.of_kind("summary")[0]["essential_missing"], serde_json::json!(["shared-memory", "tcp"]));
+    let after = copy.diagnose_alone(&["prlimit", "--nproc=30:30"]);
+    after.names_only(&before, "threads", "30 (ulimit -u)", "nproc");
     assert_eq!(after.code, before.code, "{after:#?}");
 }
 
@@ -232,7 +240,7 @@ fn no_loopback_is_an_essential_fault() {
     after.names_only(&before, "loopback", "127.0.0.1 does not work", "ip link set lo up");
     assert_eq!(after.check("tcp")["cause"], "loopback");
     assert_eq!(after.code, Some(1));
-    assert!(after.errors.contains("something essential is missing: tcp"), "{}", after.errors);
+    assert!(after.errors.contains("something essential is missing: shared-memory, tcp"), "{}", after.errors);
 }
 
 #[test]
@@ -291,6 +299,26 @@ fn helper_that_does_not_serve_this_user() {
     let before = diagnose(&[]);
     let after = copy.diagnose_as_nobody(ENOUGH, &socket);
     after.names_only(&before, "helper", &socket.display().to_string(), "usermod -a -G 4000001 ");
+}
+
+/// The mode of the socket does not matter if only root may search its directory.
+#[test]
+fn helper_in_a_closed_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    if !is_root("a helper in a closed directory") {
+        return;
+    }
+    let copy = ProgramCopy::new("closed");
+    let closed = copy.directory().join("closed one");
+    std::fs::create_dir(&closed).unwrap();
+    let socket = closed.join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let before = diagnose(&[]);
+    let after = copy.diagnose_as_nobody(ENOUGH, &socket);
+    after.names_only(&before, "helper", &socket.display().to_string(), &format!("chmod 755 '{}'", closed.display()));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Environments with a system call filter.
 
+use std::process::{Output, Stdio};
+
 use percale_conformance::skipped;
 
-use crate::diagnosis::{Diagnosis, diagnose};
+use crate::diagnosis::{Diagnosis, PROGRAM, diagnose, doctor};
 use crate::filter::filtered;
 
 /// The calls that Docker's default profile rejects in a container without additional capabilities, of those that exist
@@ -71,6 +73,82 @@ fn filter_that_rejects_shared_memory_is_an_essential_fault() {
     assert_eq!(after.check("shared-memory")["cause"], "memfd");
     assert_eq!(after.code, Some(1), "{after:#?}");
     assert!(after.errors.contains("something essential is missing: shared-memory"), "{}", after.errors);
+}
+
+/// The filter returns this error.
+fn rejecting(error: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | error as u32
+}
+
+/// percale needs calls that discovery does not make.
+#[test]
+fn filter_that_rejects_domains_is_an_essential_fault() {
+    let before = diagnose(&[]);
+    let Some(after) = diagnose_filtered(&[libc::SYS_epoll_create1], rejecting(libc::EPERM)) else { return };
+    after.names_only(&before, "seccomp", "rejects epoll_create1", "epoll_create1");
+    for check in ["shared-memory", "tcp"] {
+        let line = after.check(check);
+        assert!(line["state"] == "missing" && line["cause"] == "seccomp", "{line:#}");
+        assert!(line["detail"].as_str().unwrap().contains("epoll_create1"), "{line:#}");
+    }
+    assert_eq!(after.code, Some(1), "{after:#?}");
+}
+
+#[test]
+fn filter_that_rejects_sockets_is_not_the_loopback_interface() {
+    let before = diagnose(&[]);
+    for call in ["bind", "listen", "connect", "setsockopt"] {
+        let number = match call {
+            "bind" => libc::SYS_bind,
+            "listen" => libc::SYS_listen,
+            "connect" => libc::SYS_connect,
+            _ => libc::SYS_setsockopt,
+        };
+        let Some(after) = diagnose_filtered(&[number], rejecting(libc::EPERM)) else { return };
+        after.names_only(&before, "seccomp", call, call);
+        assert_eq!(after.code, Some(1), "{call}: {after:#?}");
+    }
+    // The error of systemd's RestrictAddressFamilies=.
+    let Some(after) = diagnose_filtered(&[libc::SYS_socket], rejecting(libc::EAFNOSUPPORT)) else { return };
+    after.names_only(&before, "seccomp", "socket(AF_INET)", "");
+    assert_eq!(after.check("tcp")["state"], "missing", "{after:#?}");
+}
+
+/// Whatever call a filter rejects, it is the one cause.
+#[test]
+fn each_rejected_call_has_one_cause() {
+    let before = diagnose(&[]);
+    for (number, call, error) in [
+        (libc::SYS_membarrier, "membarrier", libc::EPERM),
+        (libc::SYS_fallocate, "fallocate", libc::EPERM),
+        (libc::SYS_madvise, "madvise", libc::EPERM),
+        (libc::SYS_memfd_create, "memfd_create", libc::EOPNOTSUPP),
+        (libc::SYS_ftruncate, "ftruncate", libc::ENOSYS),
+        (libc::SYS_sendmsg, "sendmsg", libc::EPERM),
+        (libc::SYS_getsockname, "getsockname", libc::EPERM),
+    ] {
+        let Some(after) = diagnose_filtered(&[number], rejecting(error)) else { return };
+        after.names_only(&before, "seccomp", call, call);
+    }
+}
+
+#[test]
+fn filter_that_prevents_processes_is_one_fault() {
+    // A command whose output is a file needs no pipe.
+    let path = std::env::temp_dir().join(format!("percale-doctor-pipes-{}", std::process::id()));
+    let file = std::fs::File::create(&path).unwrap();
+    let run = || doctor(&[], PROGRAM.as_ref()).stdout(file).stderr(Stdio::null()).status().unwrap();
+    let status = filtered(&[libc::SYS_pipe2], rejecting(libc::EPERM), run);
+    let stdout = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let status = match status {
+        Ok(status) => status,
+        Err(error) => return skipped("seccomp", "a system call filter", &error.to_string()),
+    };
+    let after = Diagnosis::read(&Output { status, stdout, stderr: Vec::new() });
+    assert_eq!(after.to_mend(), std::collections::BTreeSet::from(["seccomp".to_owned()]), "{after:#?}");
+    assert_eq!(after.code, Some(3), "{after:#?}");
+    assert!(after.check("seccomp")["detail"].as_str().unwrap().contains("pipe2"), "{after:#?}");
 }
 
 #[test]

@@ -89,12 +89,20 @@ fn two_libfabrics_of_which_one_lacks_the_provider() {
     assert_eq!(after.of_kind("libfabric").len(), 2);
 }
 
+/// A mistyped directory does not look like a machine that needs no libfabric.
+#[test]
+fn directory_without_libfabric_is_named() {
+    let found = diagnose_with(&["--libfabric", NOWHERE], None);
+    let line = found.check("libfabric");
+    assert_eq!(line["detail"], format!("no libfabric.so.1 in {NOWHERE}"), "{line:#}");
+}
+
 #[test]
 fn libfabric_without_the_provider() {
     let Some(all) = Libraries::new("none") else { return };
     let before = all.diagnose(&["with"]);
     let after = all.diagnose(&["without"]);
-    after.names_only(&before, "provider", "no libfabric offers percale", "apt install libpercale-fi1");
+    after.names_only(&before, "provider", "no libfabric offers percale", "apt install ./libpercale-fi1_*.deb");
     assert_eq!(after.code, before.code, "only programs of libfabric need it");
 }
 

@@ -61,6 +61,16 @@ fn results_that_cannot_be_written_exit_with_3() {
 }
 
 #[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for arguments in [&["--help"][..], &["--version"], &["doctor", "--help"]] {
+        let output = std::process::Command::new(PROGRAM).args(arguments).stdout(full()).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("No space left on device"), "{error}");
+    }
+}
+
+#[test]
 fn the_help_and_the_document_have_the_same_facts() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.md");
     let document = std::fs::read_to_string(document).unwrap();

@@ -6,11 +6,12 @@
 pub(super) mod library;
 mod search;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::finding::{Finding, Library, Remedy};
-use super::surroundings::Surroundings;
+use super::surroundings::{Surroundings, quoted};
 pub(super) use search::{Candidates, candidates};
 
 /// The name by which programs load libfabric.
@@ -55,7 +56,8 @@ pub(super) fn provider_directory(libraries: &[Library]) -> Option<PathBuf> {
     let named = search::directories_of("FI_PROVIDER_PATH");
     let beside = libraries.iter().filter_map(|library| Some(Path::new(&library.path).parent()?.join("libfabric")));
     let mut all = named.into_iter().chain(beside).filter(|directory| directory.is_absolute());
-    all.find(|directory| directory.join(PROVIDER).exists())
+    // A directory that this user may not search counts: programs of the user do not get the provider from it.
+    all.find(|directory| directory.join(PROVIDER).try_exists().unwrap_or(true))
 }
 
 /// Judges the libraries: whether those that programs may load can be loaded, whether they differ, and whether any of
@@ -84,14 +86,15 @@ pub(super) fn findings(
         Finding::works("libfabric", described)
     } else {
         let detail = format!("{described}; programs that load {} do not see percale", paths(&blind));
-        let directory = provider.map_or_else(|| format!("DIRECTORY_OF_{PROVIDER}"), |path| path.display().to_string());
+        let directory = provider.map_or_else(|| format!("DIRECTORY_OF_{PROVIDER}"), quoted);
         let advice = "Name the directory of the provider, so that each libfabric finds it:";
         Finding::limited("libfabric", detail, Remedy::new(advice, [format!("export FI_PROVIDER_PATH={directory}")]))
     };
     let provider = if seeing.is_empty() && blind.is_empty() {
         Finding::dependent("provider", "no libfabric can be loaded", "libfabric")
     } else if seeing.is_empty() {
-        let remedy = install_provider(provider, surroundings);
+        let variable = std::env::var_os("FI_PROVIDER_PATH").filter(|value| !value.is_empty());
+        let remedy = install_provider(provider, variable.as_deref(), surroundings);
         Finding::missing("provider", "no libfabric offers percale to its programs", remedy)
     } else {
         hidden_by(filter).unwrap_or_else(|| Finding::works("provider", format!("of {}", paths(&seeing))))
@@ -129,8 +132,11 @@ fn replace(path: &str, directories: &[PathBuf], surroundings: &Surroundings) -> 
     if directories.iter().any(|directory| has_file(&directory)) {
         let rest = directories.iter().filter(|directory| !has_file(directory)).map(|path| path.display().to_string());
         let rest = rest.collect::<Vec<_>>().join(":");
-        let command =
-            if rest.is_empty() { "unset LD_LIBRARY_PATH".into() } else { format!("export LD_LIBRARY_PATH={rest}") };
+        let command = if rest.is_empty() {
+            "unset LD_LIBRARY_PATH".into()
+        } else {
+            format!("export LD_LIBRARY_PATH={}", quoted(&rest))
+        };
         return Remedy::new(format!("Replace {path}, or remove its directory from LD_LIBRARY_PATH:"), [command]);
     }
     if parent.is_some_and(|parent| parent.starts_with("/usr/lib") || parent.starts_with("/lib")) {
@@ -139,7 +145,7 @@ fn replace(path: &str, directories: &[PathBuf], surroundings: &Surroundings) -> 
     }
     Remedy::new(
         format!("Install the package of {path} again, or rename the file, so that no program loads it:"),
-        [surroundings.as_root(&format!("mv {path} {path}.broken"))],
+        [surroundings.as_root(&format!("mv {} {}", quoted(path), quoted(format!("{path}.broken"))))],
     )
 }
 
@@ -152,29 +158,46 @@ fn paths(libraries: &[&Library]) -> String {
     libraries.iter().map(|library| library.path.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Checks the variable FI_PROVIDER, which selects providers (`a,b`) or excludes them (`^a,b`).
+/// Checks the variable FI_PROVIDER, which selects providers (`a,b`) or excludes them (`^a,b`). libfabric ignores the
+/// case of names.
 fn hidden_by(filter: Option<&str>) -> Option<Finding> {
     let filter = filter.filter(|filter| !filter.is_empty())?;
     let (names, excludes) = filter.strip_prefix('^').map_or((filter, false), |names| (names, true));
-    let is_named = names.split(',').any(|name| name == "percale");
+    let is_named = names.split(',').any(|name| name.eq_ignore_ascii_case("percale"));
     (is_named == excludes).then(|| {
         let detail = format!("the variable FI_PROVIDER={filter} hides percale from all programs");
         Finding::limited("provider", detail, Remedy::new("Remove the variable:", ["unset FI_PROVIDER".to_owned()]))
     })
 }
 
-fn install_provider(provider: Option<&Path>, surroundings: &Surroundings) -> Remedy {
+/// Returns what makes libfabric load the provider. `provider` is its directory, and `variable` the value of
+/// FI_PROVIDER_PATH, which replaces the directory that libfabric searches otherwise.
+fn install_provider(provider: Option<&Path>, variable: Option<&OsStr>, surroundings: &Surroundings) -> Remedy {
+    let is_named =
+        |directory: &Path| variable.is_some_and(|names| std::env::split_paths(names).any(|it| it == directory));
     match provider {
+        Some(directory) if directory.join(PROVIDER).try_exists().is_err() => Remedy::new(
+            "Let all users search the directory of the provider:",
+            [surroundings.as_root(&format!("chmod 755 {}", quoted(directory)))],
+        ),
+        Some(directory) if variable.is_some() && !is_named(directory) => Remedy::new(
+            format!(
+                "FI_PROVIDER_PATH names other directories than that of the provider. Remove the variable, or add {}:",
+                directory.display()
+            ),
+            ["unset FI_PROVIDER_PATH".to_owned()],
+        ),
         Some(directory) => Remedy::new(
             format!(
                 "{} exists, but is not loaded. libfabric's log contains the reason:",
                 directory.join(PROVIDER).display()
             ),
-            [format!("FI_PROVIDER_PATH={} FI_LOG_LEVEL=info fi_info -p percale", directory.display())],
+            [format!("FI_PROVIDER_PATH={} FI_LOG_LEVEL=info fi_info -p percale", quoted(directory))],
         ),
         None => Remedy::new(
-            "Install the provider, or set FI_PROVIDER_PATH to its directory:",
-            [surroundings.as_root("apt install libpercale-fi1")],
+            "Install percale's package libpercale-fi1 (its file; Debian does not have it), or set FI_PROVIDER_PATH to the \
+             directory of the provider:",
+            [surroundings.as_root("apt install ./libpercale-fi1_*.deb")],
         ),
     }
 }
@@ -264,6 +287,8 @@ mod tests {
     fn a_variable_may_hide_the_provider() {
         for (filter, hides) in [
             ("percale", false),
+            ("Percale", false),
+            ("^PERCALE", true),
             ("tcp,percale", false),
             ("tcp", true),
             ("^tcp", false),
@@ -288,6 +313,12 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
         assert!(before != found && found.is_some_and(|found| found == beside), "{before:?}");
         let [_, finding] = findings(&libraries, Some(&beside), None, &Surroundings::example());
-        assert!(finding.remedy.unwrap().commands[0].contains("FI_LOG_LEVEL=info"));
+        if std::env::var_os("FI_PROVIDER_PATH").is_none() {
+            assert!(finding.remedy.unwrap().commands[0].contains("FI_LOG_LEVEL=info"));
+        }
+        for (variable, command) in [("/opt/a:/opt/b", "FI_LOG_LEVEL=info"), ("/opt/b", "unset FI_PROVIDER_PATH")] {
+            let remedy = install_provider(Some(Path::new("/opt/a")), Some(variable.as_ref()), &Surroundings::example());
+            assert!(remedy.commands[0].contains(command), "{variable}: {remedy:?}");
+        }
     }
 }

@@ -17,12 +17,22 @@ pub(in crate::doctor) struct Candidates {
     pub(in crate::doctor) files: Vec<PathBuf>,
     /// The paths from which the loader chooses, in its order.
     pub(super) of_loader: Vec<PathBuf>,
+    /// The directories that the user has named.
+    pub(super) named: Vec<PathBuf>,
+}
+
+impl Candidates {
+    /// Returns the text that no file is in the directories that the user has named, if this is so.
+    pub(in crate::doctor) fn none_in_named(&self) -> Option<String> {
+        let names: Vec<String> = self.named.iter().map(|path| path.display().to_string()).collect();
+        (!names.is_empty() && self.files.is_empty()).then(|| format!("no {FILE} in {}", names.join(", ")))
+    }
 }
 
 /// Returns the files to examine.
 pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Candidates {
     if !named.is_empty() {
-        return Candidates { files: files_in(named.to_vec()), of_loader: Vec::new() };
+        return Candidates { files: files_in(named.to_vec()), of_loader: Vec::new(), named: named.to_vec() };
     }
     let mut directories = ["/usr/lib64", "/usr/local/lib", "/usr/local/lib64"].map(PathBuf::from).to_vec();
     directories.extend(below(Path::new("/usr/lib")));
@@ -39,7 +49,7 @@ pub(in crate::doctor) fn candidates(named: &[PathBuf]) -> Candidates {
     let mut files = vec![PathBuf::from(FILE)];
     files.extend(distinct(of_loader.iter().cloned().chain(files_in(directories))));
     files.truncate(MOST);
-    Candidates { files, of_loader }
+    Candidates { files, of_loader, named: Vec::new() }
 }
 
 /// Returns the directories that a variable names.
@@ -101,6 +111,8 @@ mod tests {
         }
         fs::write(one.join(FILE), "").unwrap();
         std::os::unix::fs::symlink(one.join(FILE), other.join(FILE)).unwrap();
+        let none = candidates(std::slice::from_ref(&empty)).none_in_named();
+        assert_eq!(none, Some(format!("no {FILE} in {}", empty.display())));
         let found = candidates(&[one.clone(), other, empty]).files;
         let expected = fs::canonicalize(one.join(FILE)).unwrap();
         assert_eq!(below(&root).len(), 3);
