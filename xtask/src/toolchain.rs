@@ -32,7 +32,8 @@ pub(crate) fn nightly_has_sources() -> Outcome {
 /// The server of Rust's releases, unless the variable of rustup names another one.
 const SERVER: (&str, &str) = ("RUSTUP_DIST_SERVER", "https://static.rust-lang.org");
 
-const CURL: Needed = Needed { program: "curl", package: "curl" };
+const NEEDED: [Needed; 2] =
+    [Needed { program: "curl", package: "curl" }, Needed { program: "xz", package: "xz-utils" }];
 
 /// The time limit of a download.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -80,10 +81,10 @@ fn library(place: &Repository, target: &str) -> Outcome<PathBuf> {
         return Ok(root);
     }
     println!("  downloading the standard library for {target}");
-    packages::ensure(&[CURL])?;
+    packages::ensure(&NEEDED)?;
     fs::create_dir_all(&directory)?;
     let server = std::env::var(SERVER.0).unwrap_or_else(|_| SERVER.1.to_owned());
-    let (archive, sum) = (format!("{name}.tar.gz"), format!("{name}.tar.gz.sha256"));
+    let (archive, sum) = (format!("{name}.tar.xz"), format!("{name}.tar.xz.sha256"));
     for file in [&sum, &archive] {
         let curl = Program::new("curl").args(["--fail", "--silent", "--show-error", "--location", "--retry", "3"]);
         let curl = curl.args(["--output", file]).arg(format!("{server}/dist/{file}"));
@@ -91,7 +92,7 @@ fn library(place: &Repository, target: &str) -> Outcome<PathBuf> {
     }
     let check = Program::new("sha256sum").args(["--check", "--quiet"]).arg(&sum).within(&directory);
     check.output()?.success()?;
-    Program::new("tar").args(["--extract", "--gzip", "--file"]).arg(&archive).within(&directory).output()?.success()?;
+    Program::new("tar").args(["--extract", "--xz", "--file"]).arg(&archive).within(&directory).output()?.success()?;
     fs::remove_file(directory.join(&archive))?;
     fs::write(&complete, "")?;
     Ok(root)
