@@ -1,6 +1,6 @@
 //! Random schedules of queueing, cancelling, flushing, counting and closing, compared with a simple model.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use percale::trigger::WorkId;
 use percale::{Counter, Domain, ErrorCode};
@@ -78,9 +78,9 @@ struct Run<F: Fabric> {
     model: Model,
     counters: [Counter; COUNTERS],
     /// Queued counter operations by number: the counter that they wait for, and their ID.
-    works: HashMap<u64, (usize, WorkId)>,
+    works: BTreeMap<u64, (usize, WorkId)>,
     /// Waiting sends: maps contexts to message numbers.
-    sends: HashMap<u64, u64>,
+    sends: BTreeMap<u64, u64>,
     receives: VecDeque<(u64, Memory)>,
     next: u64,
 }
@@ -208,7 +208,11 @@ impl<F: Fabric> Run<F> {
             let (context, memory) = self.receives.pop_front().expect("a posted receive");
             self.mesh.done(context);
             let came = u64::from_ne_bytes(memory.read().try_into().expect("8 bytes"));
-            assert_eq!(came, number, "another message was sent");
+            if came != number {
+                let context = self.sends.iter().find(|(_, sent)| **sent == number).map(|(context, _)| *context);
+                let report = context.and_then(|context| self.mesh.take(context));
+                panic!("message {came} arrived instead of {number}; the report of that send: {report:?}");
+            }
             self.receive();
         }
         self.mesh.turns(2);
@@ -240,8 +244,8 @@ pub fn random_schedules_match_the_model<F: Transport>() {
         random: Random::new(seed),
         model: Model::default(),
         counters: Default::default(),
-        works: HashMap::new(),
-        sends: HashMap::new(),
+        works: BTreeMap::new(),
+        sends: BTreeMap::new(),
         receives: VecDeque::new(),
         next: 0,
     };
