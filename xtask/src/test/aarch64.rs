@@ -126,7 +126,9 @@ const MEASURED: &str = "the memory of the process includes that of QEMU";
 /// `cargo xtask aarch64`.
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let extent = if arguments.all { Extent::All } else { Extent::Command };
-    let findings = check(place, extent, arguments.filter.as_deref(), arguments.page_size.as_deref())?;
+    packages::ensure(&NEEDED)?;
+    let options = toolchain::target_options(place, TARGET)?;
+    let findings = check(place, &options, extent, arguments.filter.as_deref(), arguments.page_size.as_deref())?;
     findings.remarks().for_each(|remark| println!("{remark}"));
     println!("{} passed, {} failed, {}", findings.passed, findings.failed, findings.note);
     Ok(findings.failed == 0)
@@ -146,17 +148,22 @@ pub(super) fn step(place: &Repository, filter: Option<&str>, all: bool) -> Outco
         }
     };
     let others = ["--quiet", "--workspace", "--exclude", "xtask"];
-    place.cargo().arg("check").args(others).args(options).env(LINKER.0, LINKER.1).passed()?;
-    check(place, if all { Extent::All } else { Extent::Step }, filter, None)
+    place.cargo().arg("check").args(others).args(&options).env(LINKER.0, LINKER.1).passed()?;
+    check(place, &options, if all { Extent::All } else { Extent::Step }, filter, None)
 }
 
 /// The variable with the linker.
 const LINKER: (&str, &str) = ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
 
-fn check(place: &Repository, extent: Extent, filter: Option<&str>, page_size: Option<&str>) -> Outcome<Findings> {
-    packages::ensure(&NEEDED)?;
+/// Runs the tests. `options` are those of cargo for the target.
+fn check(
+    place: &Repository,
+    options: &[String],
+    extent: Extent,
+    filter: Option<&str>,
+    page_size: Option<&str>,
+) -> Outcome<Findings> {
     let mut runner = format!("qemu-aarch64 -L {LIBRARIES}");
-    let options = toolchain::target_options(place, TARGET)?;
     let program = place.cargo().args(["test", "--no-fail-fast"]).args(options);
     let unit_tests = |program: Program, packages: &[&str]| program.args(packages.iter().flat_map(|name| ["-p", name]));
     let mut program = match extent {
