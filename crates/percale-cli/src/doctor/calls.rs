@@ -137,11 +137,13 @@ pub(super) fn denied_starts() -> Vec<String> {
     calls.filter(|call| call.is_denied()).map(|call| call.name.to_owned()).collect()
 }
 
+/// The errors with which sandboxes reject calls.
+pub(super) const REJECTIONS: [i32; 6] =
+    [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT];
+
 /// Returns the calls that an error of percale names, if the error is one with which a sandbox rejects calls. The error
 /// has the form `CALL failed: ... (os error NUMBER)`, with `CALL or CALL`, or `what (CALL)`, if one of several failed.
 pub(super) fn rejected_in(error: &str) -> Option<&str> {
-    const REJECTIONS: [i32; 6] =
-        [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT];
     let (before, after) = error.rsplit_once(" failed: ")?;
     let is_rejected = REJECTIONS.iter().any(|number| after.contains(&format!("(os error {number})")));
     let clause = before.rsplit([':', ';']).next()?;

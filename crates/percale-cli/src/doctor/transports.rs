@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percale::{Info, TransportKind};
 
-use super::calls::rejected_in;
+use super::calls::{REJECTIONS, rejected_in};
 use super::devices;
 use super::exchange::exchange;
 use super::finding::{Finding, ProbeLine, Remedy, Report};
@@ -150,8 +150,6 @@ const TCP_SOCKETS: &str = "TCP sockets (socket, bind, listen, connect; Landlock 
 /// Returns whether a sandbox has rejected a call of a socket: a filter, systemd's RestrictAddressFamilies=, or
 /// Landlock.
 fn is_rejection(error: &io::Error) -> bool {
-    const REJECTIONS: [i32; 6] =
-        [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT];
     error.raw_os_error().is_some_and(|error| REJECTIONS.contains(&error))
 }
 
