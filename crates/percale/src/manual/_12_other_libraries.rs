@@ -95,7 +95,7 @@
 //! | example | Rust with percale | C with libfabric |
 //! |---|---|---|
 //! | `rpc` | 65 | 443 |
-//! | `key_value` | 113 | 542 |
+//! | `key_value` | 115 | 542 |
 //! | `work_queue` | 76 | 257 |
 //! | `halo_exchange` | 75 | 221 |
 //! | `parameter_broadcast` | 56 | 236 |
