@@ -196,8 +196,8 @@ fn closed_directory(path: &Path, users: AllowedUsers) -> Option<(&Path, u32)> {
 /// Makes a socket at `path`, and listens.
 ///
 /// # Errors
-/// `AddrInUse` if a process listens there, or another helper is starting there; `AlreadyExists` if the path is a file that is not a socket; otherwise errors
-/// of the system calls.
+/// `AddrInUse` if a process listens there, or another helper is starting there; `AlreadyExists` if the path is a file
+/// that is not a socket; otherwise errors of the system calls.
 pub(super) fn at(path: &Path, users: AllowedUsers) -> io::Result<Listener> {
     let make =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
