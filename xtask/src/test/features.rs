@@ -35,24 +35,22 @@ pub(super) fn check(place: &Repository) -> Outcome<Findings> {
     // The crates of the workspace depend on each other in a row, so that one build uses one processor.
     let second = place.target.join("features");
     let (first, later) = builds.split_at(builds.len().div_ceil(2));
-    std::thread::scope(|scope| {
-        for (target, builds) in [(&place.target, first), (&second, later)] {
-            let findings = &findings;
-            scope.spawn(move || {
-                for (name, package, feature) in builds {
-                    findings.add(name, || compiles(place, target, package, feature));
-                }
-            });
+    let compile = |target: &Path, builds: &[(String, &str, &str)]| {
+        for (name, package, feature) in builds {
+            findings.add(name, || compiles(place, target, package, feature));
         }
-    });
-    findings.add("errors name the feature that is missing", || {
-        place.cargo().args(["test", "--quiet", "-p", LIBRARY, "--no-default-features", "--test", "features"]).passed()
-    });
-    findings.add("values that peers exchange, in data formats", || {
-        place
-            .cargo()
-            .args(["test", "--quiet", "-p", "percale-region", "--features", "serde", "--lib", "serialized"])
-            .passed()
+    };
+    let test = |name: &str, arguments: &[&str]| {
+        let cargo = place.cargo().env("CARGO_TARGET_DIR", &second).args(["test", "--quiet"]);
+        findings.add(name, || cargo.args(arguments).passed());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| compile(&place.target, first));
+        compile(&second, later);
+        let errors = ["-p", LIBRARY, "--no-default-features", "--test", "features"];
+        test("errors name the feature that is missing", &errors);
+        let serialized = ["-p", "percale-region", "--features", "serde", "--lib", "serialized"];
+        test("values that peers exchange, in data formats", &serialized);
     });
     let Tally { passed, failed } = findings;
     Ok(Findings::new(passed.into_inner(), failed.into_inner(), format!("{} crates without features", crates.len())))
