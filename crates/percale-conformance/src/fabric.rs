@@ -4,7 +4,8 @@
 //! the traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in
 //! this file.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
@@ -27,9 +28,10 @@ pub trait Fabric: Sized {
     /// Opens a domain after `adjust` has changed its builder.
     fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain;
 
-    /// Returns an address to bind to.
+    /// Returns an address to bind to. Endpoints of other tests have other addresses, so a test may open an endpoint
+    /// again at the address of a closed one.
     fn address(&self) -> String {
-        "127.0.0.1:0".into()
+        SocketAddr::from((own_host(), 0)).to_string()
     }
 
     /// Advances the time of a simulated network.
@@ -40,6 +42,19 @@ pub trait Fabric: Sized {
     fn missing() -> Option<String> {
         None
     }
+}
+
+/// Returns a loopback address that no other test uses: one for each thread, because each test has its own thread.
+///
+/// The kernel assigns the ports of 127.0.0.1 to all programs, so the port of a closed endpoint may be used by another
+/// test or by a connection soon after.
+#[must_use]
+pub fn own_host() -> Ipv4Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static NUMBER: u32 = NEXT.fetch_add(1, Ordering::Relaxed));
+    let number = NUMBER.with(|number| (std::process::id() << 11).wrapping_add(*number));
+    // Tests expect that no endpoint exists at 127.0.0.x and 127.1.x.x.
+    Ipv4Addr::from_bits(Ipv4Addr::new(127, 128, 0, 0).to_bits() | number & 0x007f_ffff)
 }
 
 /// A separate transport. A fabric without this trait is an existing transport that accesses regions in a different way.

@@ -268,20 +268,3 @@ pub fn fork(f: impl FnOnce() -> bool) -> i32 {
     }
     pid
 }
-
-/// Returns whether a socket of this process listens at an address.
-#[must_use]
-pub fn listens_here(address: std::net::SocketAddr) -> bool {
-    const LISTENS: &str = "0A";
-    let port = format!(":{:04X}", address.port());
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let listening = table.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let here = words.get(1)?.ends_with(&port) && *words.get(3)? == LISTENS;
-        here.then(|| format!("socket:[{}]", words.get(9).copied().unwrap_or_default()))
-    });
-    let sockets: Vec<String> = listening.collect();
-    let ours = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let ours = ours.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    ours.into_iter().any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
-}

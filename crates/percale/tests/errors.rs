@@ -90,8 +90,8 @@ fn failed_connection_names_its_peer_and_is_retriable() {
     let domain = domain();
     let vector = domain.address_vector().build().unwrap();
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap();
-    // An address at which no endpoint listens any more.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // An address at which no endpoint listens any more. No other test uses the host, so the port stays free.
+    let closed = std::net::TcpListener::bind("127.0.3.1:0").unwrap().local_addr().unwrap();
     vector.insert("127.0.0.1:1").unwrap();
     let peer = vector.insert(closed).unwrap();
     let error = endpoint.send(peer, "text").delivered().wait().unwrap_err();

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use percale::endpoint::BindError;
 use percale::endpoint::safe::Cause;
 use percale::trigger::{RawOperation, Variable};
 use percale::{
@@ -15,9 +14,8 @@ use percale::{
     ReceiveWork, Segments, SendWork, SharedEndpoint,
 };
 
-use crate::fabric::{Fabric, Peers, Real, Transport};
+use crate::fabric::{Peers, Real, Transport};
 use crate::memory::Memory;
-use crate::process::listens_here;
 use crate::watchdog::Watchdog;
 
 /// Reads all entries of a queue. Appends the error of each entry, or `None` for a success, to the results of its
@@ -176,22 +174,6 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
     }
 }
 
-/// Opens a shared endpoint at the address of a closed endpoint, or at a new address if another program now uses that
-/// one.
-fn open_again<F: Fabric>(
-    fabric: &F,
-    address: &str,
-    round: u64,
-    open: impl Fn(&str) -> Result<SharedEndpoint, BindError>,
-) -> SharedEndpoint {
-    let endpoint = match open(address) {
-        // The port has since been assigned to another program or to a connection, so this case cannot be tested.
-        Err(_) if round > 0 && address.parse().is_ok_and(|address| !listens_here(address)) => open(&fabric.address()),
-        endpoint => endpoint,
-    };
-    endpoint.unwrap_or_else(|error| panic!("round {round}: {error}"))
-}
-
 /// Sends messages with this content until `stop` is set.
 fn flood(sender: &Endpoint, peer: PeerAddress, message: &[u8], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
@@ -243,10 +225,8 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
         buffer.write(&vec![0; SLOT * SLOTS]);
         let queue = CompletionQueue::new(16, 1 << 16);
         let counter = Counter::new();
-        let endpoint = open_again(&fabric, &address, round, |address| {
-            let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
-            builder.bind_shared(address)
-        });
+        let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
+        let endpoint = builder.bind_shared(&address).unwrap_or_else(|error| panic!("round {round}: {error}"));
         let again = endpoint.address().to_string();
         let peer = vector.insert(endpoint.address()).expect("an address");
         let work = ReceiveWork {

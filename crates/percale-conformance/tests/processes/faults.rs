@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use percale::{ErrorCode, Event, PostError};
-use percale_conformance::fabric::Shm;
+use percale_conformance::fabric::{Shm, own_host};
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive};
 use percale_conformance::peers::{Open, open, open_as_told};
@@ -210,7 +210,7 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer is reached again once it is back");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let mut address = "127.0.0.1:0".to_owned();
+    let mut address = format!("{}:0", own_host());
     let mut peer = None;
     for life in 0..4 {
         let variables =

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use percale::PeerAddress;
+use percale_conformance::fabric::own_host;
 use percale_conformance::peers::{Open, open};
 use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
@@ -145,21 +146,27 @@ fn silent_connections_use_bounded_memory_and_block_no_peer(_: &str) {
     });
 }
 
+/// Returns an address without a listener.
+fn nowhere() -> SocketAddr {
+    let listener = TcpListener::bind((own_host(), 0)).expect("a port");
+    listener.local_addr().expect("the listener's address")
+}
+
 /// Requirements: FLT-007.
 fn unknown_peers_use_bounded_memory_and_block_no_peer(_: &str) {
-    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("the listener's address");
+    let nowhere = nowhere();
     endure("strangers that connect", |to, number| meet(to, nowhere, number as u64));
 }
 
 /// Requirements: FLT-007.
 fn reconnecting_peers_use_bounded_memory_and_block_no_peer(_: &str) {
-    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("the listener's address");
+    let nowhere = nowhere();
     endure("strangers that connect and disconnect", |to, number| drop(meet(to, nowhere, number as u64)));
 }
 
 /// Requirements: FLT-007.
 fn misdirected_frames_use_bounded_memory_and_block_no_peer(_: &str) {
-    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("the listener's address");
+    let nowhere = nowhere();
     let frame = Head { kind: FrameKind::Control, len: 3, ..Head::default() };
     let mut bytes = Vec::new();
     for _ in 0..1000 {

@@ -17,6 +17,7 @@ use percale::{AddressVector, Domain, PeerAddress, PostError, SharedEndpoint};
 
 use super::World;
 use super::handles::SHORT;
+use crate::fabric::own_host;
 use crate::search::ledger::{Fault, Verdict};
 use crate::search::payload;
 use crate::search::step::{CallStep, HandleStep, RunTransport};
@@ -273,7 +274,7 @@ impl Calls {
 fn address(is_simulated: bool, number: u16) -> String {
     match is_simulated {
         true => SocketAddr::from(([10, 0, 0, 2], PORTS + number)).to_string(),
-        false => "127.0.0.1:0".to_owned(),
+        false => SocketAddr::from((own_host(), 0)).to_string(),
     }
 }
 

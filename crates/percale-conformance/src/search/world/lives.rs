@@ -1,7 +1,6 @@
 //! Opening and closing endpoints.
 
 use super::{EndpointAddress, Open, Port, World, on};
-use crate::process::listens_here;
 use crate::search::ledger::{Fault, Life, Verdict};
 use crate::search::step::RunTransport;
 use crate::search::waker;
@@ -36,17 +35,10 @@ impl World {
             true => builder.bind_shared(&text).map(Port::shared),
             false => builder.bind(&text).map(Port::owned),
         };
-        let port = match opened {
-            Ok(port) => port,
-            // In the meantime the port may have been assigned to another program or to a connection.
-            Err(_) if !moved && self.settings.transport != RunTransport::Sim && !listens_here(address) => {
-                return self.open(place, true);
-            }
-            Err(error) => {
-                let text = format!("place {place} could not be opened again at {text}: {error}");
-                return Err(Fault::new("address not released", text));
-            }
-        };
+        let port = opened.map_err(|error| {
+            let text = format!("place {place} could not be opened again at {text}: {error}");
+            Fault::new("address not released", text)
+        })?;
         let address = on!(port, endpoint => endpoint.address());
         let is_new = opened_endpoint.address != address || self.names.values().all(|other| other.0 as usize != place);
         opened_endpoint.address = address;

@@ -54,6 +54,7 @@ use super::ledger::{Criteria, EndpointAddress, Fault, Ledger, Life, Verdict};
 use super::lent::{self, BufferTreatment, Lender, Lent, Returns};
 use super::step::{MANY, QUEUES, RunPlan, RunTransport, SETS, SLOTS, Settings, Step};
 use super::waker;
+use crate::fabric::own_host;
 use crate::random::Random;
 
 /// An endpoint that its handles borrow.
@@ -219,7 +220,7 @@ impl World {
             };
             let address = match network {
                 Some(_) => SocketAddr::from(([10, 0, 0, 1], PORTS + number as u16)),
-                None => SocketAddr::from(([127, 0, 0, 1], 0)),
+                None => SocketAddr::from((own_host(), 0)),
             };
             OpenedEndpoint {
                 address,

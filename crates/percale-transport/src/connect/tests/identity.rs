@@ -72,7 +72,7 @@ fn hello(number: u8) -> Hello {
 
 /// Returns an address without a listener.
 fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind(UNUSED_HOST).unwrap().local_addr().unwrap()
 }
 
 #[test]

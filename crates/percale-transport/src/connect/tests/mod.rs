@@ -71,6 +71,9 @@ impl LocalDoorbell for TestDoorbell {
     }
 }
 
+/// An address of this host at which only closed ports are assigned, so that they stay free.
+const UNUSED_HOST: &str = "127.0.3.1:0";
+
 /// One endpoint with its mailbox.
 struct Peer {
     registration: EndpointRegistration,
@@ -175,7 +178,7 @@ fn keyed(service: &Arc<Service>, key: Option<&str>) -> Peer {
 #[test]
 fn a_dropped_registration_frees_its_port_and_a_dropped_service_ends() {
     let [one, two] = services();
-    let a = Peer::shm(&one);
+    let a = Peer::with(&one, |options| options.bind = UNUSED_HOST.parse().unwrap());
     let b = Peer::shm(&two);
     a.registration.connect(1, b.address());
     a.up();

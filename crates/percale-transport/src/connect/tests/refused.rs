@@ -13,7 +13,7 @@ use crate::wire::refusal_reason::RefusalReason;
 fn connect_to_closed_port_is_refused_immediately() {
     let [one, _] = services();
     let a = Peer::tcp(&one);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = TcpListener::bind(UNUSED_HOST).unwrap().local_addr().unwrap();
     a.registration.connect(5, free);
     assert_eq!(a.error(), ConnectError::Refused(free));
 }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Addresses of this host that no other test uses, so that the ports of closed endpoints stay free. So is 127.0.3.3.
+const HOSTS: [&str; 2] = ["127.0.3.1", "127.0.3.2"];
+
 /// Opens an endpoint over TCP or shared memory at this address.
 fn at(transport: &str, address: &str) -> TestEndpoint {
     let domain = Info::discover().unwrap().domain().transport(transport.parse().unwrap()).open().unwrap();
@@ -30,7 +33,7 @@ fn alias_address_is_independent_after_peer_leaves() {
             let sender = at(transport, "127.0.0.1:0");
             let peer = at(transport, "0.0.0.0:0");
             let port = peer.endpoint.address().port();
-            let addresses = [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}")];
+            let addresses = HOSTS.map(|host| format!("{host}:{port}"));
             let names = [0, 1].map(|which: usize| sender.vector.insert(addresses[which].as_str()).unwrap());
             for which in used {
                 reaches(&sender, names[*which], 10, &peer, &[]);
@@ -52,7 +55,7 @@ fn alias_address_is_independent_after_peer_leaves() {
 fn messages_of_departed_peer_are_not_acknowledged_to_its_successor() {
     for transport in ["tcp", "shm"] {
         let receiver = at(transport, "127.0.0.1:0");
-        let sender = at(transport, "127.0.0.1:0");
+        let sender = at(transport, "127.0.3.3:0");
         let address = sender.endpoint.address().to_string();
         let peer = connect(&sender, &receiver);
         let left = sender.endpoint.tagged_send(peer, 7, vec![7; 8]).delivered().start().unwrap();
@@ -87,7 +90,7 @@ fn messages_of_departed_peer_match_either_of_its_addresses() {
             let receiver = at(transport, "127.0.0.1:0");
             let peer = at(transport, "0.0.0.0:0");
             let port = peer.endpoint.address().port();
-            let addresses = [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}")];
+            let addresses = HOSTS.map(|host| format!("{host}:{port}"));
             let names = [0, 1].map(|which: usize| receiver.vector.insert(addresses[which].as_str()).unwrap());
             names.iter().zip(1..).for_each(|(name, value)| reaches(&receiver, *name, value, &peer, &[]));
             let name = peer.peer(&receiver);
@@ -120,7 +123,7 @@ fn directed_receive_takes_no_message_of_previous_address_owner() {
     let receiver = at("tcp", "127.0.0.1:0");
     let peer = at("tcp", "0.0.0.0:0");
     let port = peer.endpoint.address().port();
-    let addresses = [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}")];
+    let addresses = HOSTS.map(|host| format!("{host}:{port}"));
     let names = [0, 1].map(|which: usize| receiver.vector.insert(addresses[which].as_str()).unwrap());
     reaches(&receiver, names[0], 1, &peer, &[]);
     reaches(&receiver, names[1], 2, &peer, &[]);
