@@ -44,7 +44,8 @@ pub trait Fabric: Sized {
     }
 }
 
-/// Returns a loopback address that no other test uses: one for each thread, because each test has its own thread.
+/// Returns a loopback address that no other test of this process uses: one for each thread, because each test has its
+/// own thread. Other processes have the same addresses only if their process ids have the same last 12 bits.
 ///
 /// The kernel assigns the ports of 127.0.0.1 to all programs, so the port of a closed endpoint may be used by another
 /// test or by a connection soon after.

@@ -166,7 +166,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let accepts = listener.local_addr().unwrap();
         // No other test uses this host, so the port stays free.
-        let refuses = std::net::TcpListener::bind("127.0.3.1:0").unwrap().local_addr().unwrap();
+        let refuses = std::net::TcpListener::bind("127.0.3.2:0").unwrap().local_addr().unwrap();
         for address in [accepts, refuses] {
             let mut answer_timer = AnswerTimer::new(Duration::from_millis(10));
             for _ in 0..20 {

@@ -71,7 +71,7 @@ impl LocalDoorbell for TestDoorbell {
     }
 }
 
-/// An address of this host at which only closed ports are assigned, so that they stay free.
+/// An address for ports that must stay free after they are closed: other tests bind to other addresses of this host.
 const UNUSED_HOST: &str = "127.0.3.1:0";
 
 /// One endpoint with its mailbox.

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Addresses of this host that no other test uses, so that the ports of closed endpoints stay free. So is 127.0.3.3.
+/// Addresses of this host that other tests do not use (neither does any use 127.0.3.3, which a test here names). So the
+/// ports of closed endpoints stay free.
 const HOSTS: [&str; 2] = ["127.0.3.1", "127.0.3.2"];
 
 /// Opens an endpoint over TCP or shared memory at this address.
