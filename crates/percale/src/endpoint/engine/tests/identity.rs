@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Addresses of this host that other tests do not use (neither does any use 127.0.3.3, which a test here names). So the
-/// ports of closed endpoints stay free.
+/// Addresses of this host that other tests do not use, so that the ports of closed endpoints stay free. One test uses
+/// 127.0.3.3 in the same way.
 const HOSTS: [&str; 2] = ["127.0.3.1", "127.0.3.2"];
 
 /// Opens an endpoint over TCP or shared memory at this address.
